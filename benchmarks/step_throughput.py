@@ -1,0 +1,137 @@
+"""Env steps per second, without a policy: ClusterEnv, its peers, and the machine's ceiling.
+
+    python benchmarks/step_throughput.py                                    # everything
+    python benchmarks/step_throughput.py --envs LunarLander-v3 --num-envs 64 --seconds 2
+    python benchmarks/step_throughput.py --systems ceiling cluster-shm --workers 2
+
+Run it on an idle machine. Each measurement has a fresh process. The systems of one cell (env and
+number of envs) take turns within every repeat, so that a drift of the machine hits all alike.
+The table shows medians over the repeats; results go to ``benchmarks/results/step_throughput``.
+"""
+
+import argparse
+import importlib.util
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import report
+from fresh_process import MeasurementError, in_fresh_process
+from systems import PROCESS_PER_ENV, SYSTEMS, Task
+from throughput_report import (
+    LABELS,
+    NOTES,
+    Entry,
+    Measurement,
+    picture,
+    promises_table,
+    summarise,
+    throughput_table,
+)
+from workloads import WORKLOADS
+
+NEEDED_PACKAGE = {"sb3": "stable_baselines3"} | {
+    system: "clusterenv" for system in SYSTEMS if system.startswith("cluster")
+}
+
+
+def main() -> None:
+    """Measure every cell, then print and save the table and the picture."""
+    options = _options()
+    about = report.machine()
+    measurements = [
+        measurement
+        for env in options.envs
+        for num_envs in options.num_envs
+        for _ in range(options.repeats)
+        for system in options.systems
+        for measurement in _measure(env, num_envs, system, options)
+    ]
+    entries = summarise(measurements)
+    settings = {name: value for name, value in vars(options).items() if name != "results"}
+    numbers = {
+        "machine": about,
+        "settings": settings,
+        "summary": [asdict(entry) for entry in entries],
+        "measurements": [asdict(measurement) for measurement in measurements],
+    }
+    sections = _sections(entries, settings, about)
+    report.publish("step_throughput", sections, numbers, picture(entries), options.results)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--envs", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    add("--num-envs", nargs="+", type=int, default=[16, 64, 256])
+    add("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
+    add("--workers", type=int, default=report.cores(), help="default: one per core")
+    add("--seconds", type=float, default=3.0, help="per measurement, after the warm-up")
+    add("--warmup", type=float, default=0.5, help="seconds stepped before each measurement")
+    add("--repeats", type=int, default=3)
+    add("--max-env-processes", type=int, default=256)
+    add("--timeout", type=float, default=180.0, help="seconds for one measurement with its start")
+    add("--results", type=Path, default=report.RESULTS, help="folder for the results")
+    return parser.parse_args()
+
+
+def _measure(
+    env: str, num_envs: int, system: str, options: argparse.Namespace
+) -> list[Measurement]:
+    missing = _reason_not_to_run(env, num_envs, system, options.max_env_processes)
+    rates: dict[str, float | None] = {system: None}
+    if not missing:
+        workers = min(options.workers, num_envs)
+        task = Task(env, num_envs, workers, options.seconds, options.warmup)
+        try:
+            rates = _rates(system, task, options.timeout)
+        except MeasurementError as error:
+            print(f"{env} {num_envs} {system}: {error}", file=sys.stderr)
+            missing = "failed"
+    _show_progress(env, num_envs, system, rates[system], missing)
+    return [Measurement(env, num_envs, name, rate, missing) for name, rate in rates.items()]
+
+
+def _rates(system: str, task: Task, timeout_s: float) -> dict[str, float | None]:
+    result = in_fresh_process(SYSTEMS[system], task, timeout_s=timeout_s)
+    rates: dict[str, float | None] = {system: result["steps_per_s"]}
+    if system == "ceiling":
+        rates["ceiling-resets"] = result["steps_per_s"] + result["resets_per_s"]
+    return rates
+
+
+def _reason_not_to_run(env: str, num_envs: int, system: str, max_env_processes: int) -> str:
+    package = NEEDED_PACKAGE.get(system)
+    if package and not importlib.util.find_spec(package):
+        return f"not run: no {package}"
+    if system not in PROCESS_PER_ENV:
+        return ""
+    needed_gb = num_envs * WORKLOADS[env].process_mb / 1e3
+    if num_envs > max_env_processes:
+        return f"not run: {num_envs} processes"
+    if needed_gb > report.memory_gb("MemAvailable") / 2:
+        return f"not run: needs {needed_gb:.1f} GB"
+    return ""
+
+
+def _show_progress(env: str, num_envs: int, system: str, rate: float | None, missing: str) -> None:
+    outcome = missing if rate is None else f"{rate:11,.0f} steps/s"
+    print(f"{env:14s} {num_envs:4d}  {LABELS[system]:25s} {outcome}", file=sys.stderr, flush=True)
+
+
+def _sections(
+    entries: list[Entry], settings: dict[str, object], about: dict[str, str]
+) -> dict[str, str]:
+    sections = {"Steps per second": report.table(*throughput_table(entries))}
+    header, lines = promises_table(entries)
+    if lines and settings["workers"] == 2:
+        sections["Promises"] = report.table(header, lines)
+    sections["How it was measured"] = NOTES + report.facts(settings)
+    sections["Machine"] = report.facts(about)
+    return sections
+
+
+if __name__ == "__main__":
+    main()

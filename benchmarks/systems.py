@@ -1,0 +1,200 @@
+"""The systems under measurement: each function steps one workload and returns its rate.
+
+A rate counts slot-steps: ``num_envs`` per vector step. Under Gymnasium's default ``NEXT_STEP``
+autoreset a reset takes the place of one of them, so the ceiling reports its resets as well.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import cycle
+from multiprocessing import get_context
+from time import perf_counter
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from workloads import WORKLOADS, Workload, predrawn_actions
+
+Result = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to step, and for how long. ``null`` steps the workload's null twin instead."""
+
+    workload: str
+    num_envs: int
+    workers: int
+    seconds: float
+    warmup_seconds: float = 0.5
+    null: bool = False
+
+    @property
+    def settings(self) -> Workload:
+        """The workload by its name."""
+        return WORKLOADS[self.workload]
+
+    @property
+    def make(self) -> Callable[[], gym.Env[Any, Any]]:
+        """The function that builds one env."""
+        make = self.settings.null_twin if self.null else self.settings.make
+        if make is None:
+            raise ValueError(f"{self.workload} has no null twin")
+        return make
+
+    def action_rows(self) -> Iterator[np.ndarray]:
+        """Endless rows of actions, one per vector step."""
+        return cycle(predrawn_actions(self.settings.num_actions, self.num_envs))
+
+
+def step_ceiling(task: Task) -> Result:
+    """Bare loops in ``task.workers`` processes that share nothing but the starting gun."""
+    context = get_context("fork")
+    barrier, results = context.Barrier(task.workers), context.SimpleQueue()
+    shares = [len(share) for share in np.array_split(np.arange(task.num_envs), task.workers)]
+    loops = [
+        context.Process(target=_bare_loop_process, args=(task, share, barrier, results))
+        for share in shares
+    ]
+    for loop in loops:
+        loop.start()
+    outcomes = [results.get() for _ in loops]
+    for loop in loops:
+        loop.join()
+    return _sum_of_loops(outcomes)
+
+
+def _bare_loop_process(task: Task, share: int, barrier: Any, results: Any) -> None:
+    envs = [task.make() for _ in range(share)]
+    actions = predrawn_actions(task.settings.num_actions, share)
+    rows = cycle([list(row) for row in actions])
+    for slot, env in enumerate(envs):
+        env.reset(seed=slot)
+    barrier.wait()
+    _bare_loop(envs, rows, task.warmup_seconds)
+    barrier.wait()
+    results.put((share, *_bare_loop(envs, rows, task.seconds)))
+
+
+def _bare_loop(
+    envs: list[gym.Env[Any, Any]], rows: Iterator[list[Any]], seconds: float
+) -> tuple[np.ndarray, int]:
+    """Step all envs in turn; return the seconds that each turn took, and the number of resets."""
+    resets = 0
+    times = [perf_counter()]
+    deadline = times[0] + seconds
+    while times[-1] < deadline:
+        for env, action in zip(envs, next(rows), strict=True):
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+                resets += 1
+        times.append(perf_counter())
+    return np.diff(times), resets
+
+
+def _sum_of_loops(outcomes: list[tuple[int, np.ndarray, int]]) -> Result:
+    turns = min(len(turn_seconds) for _, turn_seconds, _ in outcomes)
+    slowest = np.max([turn_seconds[:turns] for _, turn_seconds, _ in outcomes], axis=0)
+    return {
+        "steps_per_s": float(sum(share * len(turn) / turn.sum() for share, turn, _ in outcomes)),
+        "resets_per_s": float(sum(resets / turn.sum() for _, turn, resets in outcomes)),
+        "turn_s": float(np.mean([turn.mean() for _, turn, _ in outcomes])),
+        "slowest_turn_s": float(slowest.mean()),
+    }
+
+
+def step_sync(task: Task) -> Result:
+    """Gymnasium's ``SyncVectorEnv``: all envs in this process."""
+    return _lockstep(gym.vector.SyncVectorEnv([task.make] * task.num_envs), task)
+
+
+def step_async(task: Task) -> Result:
+    """Gymnasium's ``AsyncVectorEnv`` with its defaults: one process per env."""
+    return _lockstep(gym.vector.AsyncVectorEnv([task.make] * task.num_envs), task)
+
+
+def step_sb3(task: Task) -> Result:
+    """Stable-Baselines3's ``SubprocVecEnv``: one process per env, same-step autoreset."""
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    # Its default, forkserver, imports torch once per env: minutes at 256. The steps are the same.
+    with closing(SubprocVecEnv([task.make] * task.num_envs, start_method="fork")) as envs:
+        envs.seed(0)
+        envs.reset()
+        return _timed(envs.step, task, slots_per_call=task.num_envs)
+
+
+def _lockstep(envs: gym.vector.VectorEnv[Any, Any, Any], task: Task) -> Result:
+    with closing(envs):
+        envs.reset(seed=0)
+        return _timed(envs.step, task, slots_per_call=task.num_envs)
+
+
+def _timed(step: Callable[[np.ndarray], Any], task: Task, slots_per_call: int) -> Result:
+    rows = (row[:slots_per_call] for row in task.action_rows())
+    _calls_per_second(step, rows, task.warmup_seconds)
+    rate = _calls_per_second(step, rows, task.seconds)
+    return {"steps_per_s": rate * slots_per_call}
+
+
+def _calls_per_second(
+    step: Callable[[np.ndarray], Any], rows: Iterator[np.ndarray], seconds: float
+) -> float:
+    calls = 0
+    now = start = perf_counter()
+    while now - start < seconds:
+        step(next(rows))
+        calls += 1
+        now = perf_counter()
+    return calls / (now - start)
+
+
+def open_cluster(task: Task, **options: Any) -> Any:
+    """A ``ClusterEnv`` for the task."""
+    import clusterenv
+
+    return clusterenv.ClusterEnv(task.make, task.num_envs, task.workers, **options)
+
+
+def step_cluster_shm(task: Task) -> Result:
+    """``ClusterEnv`` in lockstep, arrays through shared memory: the default."""
+    return _lockstep(open_cluster(task), task)
+
+
+def step_cluster_tcp(task: Task) -> Result:
+    """``ClusterEnv`` in lockstep, arrays through an encrypted tcp loopback connection."""
+    return _lockstep(open_cluster(task, shared_memory=False), task)
+
+
+def step_cluster_partial(task: Task) -> Result:
+    """``ClusterEnv`` in batches of the first half of the slots that are ready."""
+    batch_size = max(1, task.num_envs // 2)
+    with closing(open_cluster(task, batch_size=batch_size)) as envs:
+        envs.async_reset()
+
+        def answer_next_batch(actions: np.ndarray) -> None:
+            *_, info = envs.recv()
+            envs.send(actions, info["env_id"])
+
+        return _timed(answer_next_batch, task, slots_per_call=batch_size)
+
+
+SYSTEMS: dict[str, Callable[[Task], Result]] = {
+    "ceiling": step_ceiling,
+    "sync": step_sync,
+    "async": step_async,
+    "sb3": step_sb3,
+    "cluster-shm": step_cluster_shm,
+    "cluster-tcp": step_cluster_tcp,
+    "cluster-partial": step_cluster_partial,
+}
+
+PROCESS_PER_ENV = {"async", "sb3"}
+
+
+def default_workers() -> int:
+    """One worker per core that this process may use."""
+    return len(os.sched_getaffinity(0))

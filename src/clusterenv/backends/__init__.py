@@ -1,0 +1,1 @@
+"""Backends: build a worker's envs. One file per kind."""

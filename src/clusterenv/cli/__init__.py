@@ -1,0 +1,1 @@
+"""``python -m clusterenv …``. One file per command."""

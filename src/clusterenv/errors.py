@@ -1,0 +1,56 @@
+"""Every exception that ClusterEnv raises itself.
+
+::
+
+    ClusterEnvError
+    ├── StartupError         the workers did not come up (also a RuntimeError)
+    ├── WorkerLostError      a worker is gone and may not or cannot be replaced (also a RuntimeError)
+    ├── RemoteError          remote code raised a type that the head does not know (also a RuntimeError)
+    ├── CannotPickleError    something that must travel to the workers cannot (also a TypeError)
+    ├── UntrustedValueError  a worker wanted to send an object that plain data cannot express
+    │                        (also a TypeError)
+    └── ProtocolError        a peer said something that the wire protocol does not allow
+
+An exception raised by an environment keeps its own type where the head knows that type; the
+remote traceback is its ``__cause__``. Misuse of the vector API raises Gymnasium's own exceptions
+(``ClosedEnvironmentError``, ``AlreadyPendingCallError``, ``NoAsyncCallError``, ``ResetNeeded``).
+"""
+
+
+class ClusterEnvError(Exception):
+    """Base of every exception that ClusterEnv raises itself."""
+
+
+class StartupError(ClusterEnvError, RuntimeError):
+    """The workers did not come up."""
+
+
+class WorkerLostError(ClusterEnvError, RuntimeError):
+    """A worker is gone and may not, or could not, be replaced."""
+
+
+class RemoteError(ClusterEnvError, RuntimeError):
+    """Code on a worker raised an exception whose type the head does not know."""
+
+
+class CannotPickleError(ClusterEnvError, TypeError):
+    """Something that must travel to the workers cannot be pickled."""
+
+
+class UntrustedValueError(ClusterEnvError, TypeError):
+    """A worker wanted to send an object that plain data cannot express."""
+
+
+class ProtocolError(ClusterEnvError):
+    """A peer said something that the wire protocol does not allow."""
+
+
+class RemoteTraceback(Exception):
+    """Carries a worker's traceback as text; shown as the cause of the exception raised here."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'

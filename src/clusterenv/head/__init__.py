@@ -1,0 +1,1 @@
+"""The head: the process with the user's loop."""

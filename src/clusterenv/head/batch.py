@@ -1,0 +1,126 @@
+"""Rows by slot: where results are assembled, never by arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.vector import VectorEnv
+
+from clusterenv.errors import ProtocolError
+from clusterenv.wire.codec import Array
+from clusterenv.wire.shared_memory import Arena
+from clusterenv.wire.spaces import join_leaves, leaves_of
+
+AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
+
+
+class Batch:
+    """The latest observation, reward and flags of every slot.
+
+    With an arena these *are* its arrays, and workers write to them directly.
+    """
+
+    def __init__(self, space: Space[Any], num_envs: int, arena: Arena | None) -> None:
+        self._space = space
+        self._leaves = leaves_of(space)
+        self.rewards = arena.rewards if arena else np.zeros(num_envs)
+        self.terminated = arena.terminated if arena else np.zeros(num_envs, np.bool_)
+        self.truncated = arena.truncated if arena else np.zeros(num_envs, np.bool_)
+        self._arrays: list[Array | None] = (
+            arena.observations
+            if arena
+            else [
+                np.zeros((num_envs, *leaf.shape), leaf.dtype) if leaf.dtype is not None else None
+                for leaf in self._leaves
+            ]
+        )
+        self._objects: list[list[Any]] = [[None] * num_envs for leaf in self._leaves]
+        self._infos: list[tuple[int, dict[str, Any]]] = []
+
+    def put_arrays(self, slots: Sequence[int], arrays: Sequence[Array]) -> None:
+        """Take the rows of a reply that came as frames."""
+        targets = [self.rewards, self.terminated, self.truncated]
+        targets += [array for array in self._arrays if array is not None]
+        expected = [((len(slots), *target.shape[1:]), target.dtype) for target in targets]
+        if [(array.shape, array.dtype) for array in arrays] != expected:
+            raise ProtocolError(f"a reply for {len(slots)} slots has arrays of another layout")
+        rows = np.asarray(slots)
+        for target, array in zip(targets, arrays, strict=True):
+            target[rows] = array
+
+    def put_objects(self, slots: Sequence[int], columns: Sequence[Sequence[Any]]) -> None:
+        """Take the values of the leaves that are no arrays."""
+        places = [index for index, leaf in enumerate(self._leaves) if not leaf.is_array]
+        for place, column in zip(places, columns, strict=True):
+            for slot, value in zip(slots, column, strict=True):
+                self._objects[place][slot] = value
+
+    def put_infos(self, infos: Sequence[tuple[int, dict[str, Any]]]) -> None:
+        """Take infos, for :meth:`take_infos` to merge."""
+        self._infos.extend(infos)
+
+    def mark_lost(self, slot: int) -> None:
+        """The env of ``slot`` is gone: the last good observation, reward 0, truncated."""
+        self.rewards[slot] = 0.0
+        self.terminated[slot] = False
+        self.truncated[slot] = True
+        self._infos.append((slot, {"env_lost": True}))
+
+    def start_over(self, slot: int) -> None:
+        """An explicit reset: no reward, no flags."""
+        self.rewards[slot] = 0.0
+        self.terminated[slot] = self.truncated[slot] = False
+
+    def observations(self, copy: bool) -> Any:
+        """The observations of all slots, in the structure of the observation space."""
+        values = [
+            (array.copy() if copy else array) if array is not None else tuple(objects)
+            for array, objects in zip(self._arrays, self._objects, strict=True)
+        ]
+        return join_leaves(self._space, values) if len(values) != 1 else values[0]
+
+    def observations_of(self, slots: Sequence[int]) -> Any:
+        """A copy of the observations of some slots, in this order."""
+        rows = np.asarray(slots)
+        values = [
+            array[rows] if array is not None else tuple(objects[slot] for slot in slots)
+            for array, objects in zip(self._arrays, self._objects, strict=True)
+        ]
+        return join_leaves(self._space, values)
+
+    def observation_of(self, slot: int) -> Any:
+        """A copy of the observation of one slot, as its env gave it."""
+        values = [
+            array[slot].copy() if array is not None else objects[slot]
+            for array, objects in zip(self._arrays, self._objects, strict=True)
+        ]
+        return join_leaves(self._space, values)
+
+    def take_infos(self, add_info: AddInfo) -> dict[str, Any]:
+        """Merge the infos so far in slot order, with Gymnasium's own ``_add_info``."""
+        infos: dict[str, Any] = {}
+        # Stable: a slot's own infos stay in the order in which they were made.
+        for slot, info in sorted(self._infos, key=lambda pair: pair[0]):
+            infos = add_info(infos, info, slot)
+        self._infos = []
+        return infos
+
+    def take_infos_of(self, slots: Sequence[int]) -> dict[str, Any]:
+        """Merge the infos of some slots, a row for each of them; keep the others."""
+        merger, infos = _InfoMerger(len(slots)), {}
+        row_of = {slot: row for row, slot in enumerate(slots)}
+        for slot, info in self._infos:
+            if slot in row_of:
+                infos = merger._add_info(infos, info, row_of[slot])
+        self._infos = [(slot, info) for slot, info in self._infos if slot not in row_of]
+        return infos
+
+
+class _InfoMerger(VectorEnv[Any, Any, Any]):
+    """Gymnasium's ``_add_info`` for a batch of another size."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs

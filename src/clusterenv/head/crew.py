@@ -1,0 +1,197 @@
+"""The workers of a run as processes: start, reach, watch, replace and end them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from clusterenv.errors import WorkerLostError
+from clusterenv.head.inbox import Inbox
+from clusterenv.head.io_thread import IoThread
+from clusterenv.head.reception import Reception
+from clusterenv.head.roster import Member, Roster
+from clusterenv.launchers.base import Launcher, Order
+from clusterenv.wire.bell import Bell
+from clusterenv.wire.codec import Buffer, encode
+from clusterenv.wire.invitation import SharedDescriptors
+from clusterenv.wire.messages import Build, Close, Message
+from clusterenv.wire.shared_memory import AVAILABLE, Mailbox
+from clusterenv.wire.zmq_channel import HeadSocket
+
+# What a worker said just before it ended may still be on its way.
+_DRAIN_S = 0.05
+_MAX_MESSAGE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long things may take, in seconds, and how often a worker may be replaced."""
+
+    startup_timeout_s: float
+    step_timeout_s: float
+    restart_timeout_s: float
+    lease_s: float
+    max_restarts_per_minute: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The launcher says that a worker has ended."""
+
+    reason: str
+
+
+@dataclass
+class _Line:
+    """The shared-memory line to one worker."""
+
+    mailbox: Mailbox
+    doorbell: Bell
+    mailbox_fd: int
+
+    def close(self) -> None:
+        self.doorbell.close()
+        os.close(self.mailbox_fd)
+
+
+class Crew:
+    """Starts, reaches, watches, replaces and ends the workers of the roster."""
+
+    def __init__(
+        self, launcher: Launcher, roster: Roster, limits: Limits, shared_memory: bool
+    ) -> None:
+        self._launcher, self._roster, self._limits = launcher, roster, limits
+        self.shares_memory = shared_memory and launcher.shares_memory and AVAILABLE
+        self.inbox = Inbox()
+        self.reception = Reception()
+        self._lines: dict[str, _Line] = {}
+        self._builds: dict[int, Build] = {}
+        self._closing = threading.Event()
+        with ExitStack() as undo:
+            undo.callback(self.inbox.close)
+            self.arena_fd = self._create_arena_fd()
+            if self.arena_fd is not None:
+                undo.callback(os.close, self.arena_fd)
+            self._socket = HeadSocket(
+                launcher.host, lease_s=limits.lease_s, max_message_bytes=_MAX_MESSAGE_BYTES
+            )
+            self.io = IoThread(self._socket, self.inbox, self.reception.answer)
+            undo.pop_all()
+        self.io.start()
+        self._watcher = threading.Thread(target=self._watch, name="clusterenv watch", daemon=True)
+
+    def _create_arena_fd(self) -> int | None:
+        return os.memfd_create("clusterenv-arena", os.MFD_CLOEXEC) if self.shares_memory else None
+
+    def start(self, builds: dict[int, Build]) -> None:
+        """Start every worker; ``builds`` says what each member's worker is to build."""
+        self._builds = builds
+        self._launcher.start([self._order(member) for member in self._roster.members])
+        self._watcher.start()
+
+    def _order(self, member: Member) -> Order:
+        worker, limits = member.worker, self._limits
+        shared = None
+        if self.arena_fd is not None:
+            line = _Line(*_new_mailbox(worker))
+            self._lines[worker] = line
+            self.inbox.watch(worker, line.mailbox)
+            shared = SharedDescriptors(
+                line.mailbox_fd, self.arena_fd, line.doorbell.fd, self.inbox.bell.fd
+            )
+        self.reception.expect(worker, self._builds[member.index])
+        invitation = self._socket.invite(worker, limits.lease_s, limits.step_timeout_s, shared)
+        fds = () if shared is None else (
+            shared.mailbox, shared.arena, shared.doorbell, shared.head_bell
+        )
+        return Order(worker, invitation.to_bytes(), fds)
+
+    def send(self, member: Member, message: Message, frames: Sequence[Buffer] = ()) -> None:
+        """Send to a member's worker, through its mailbox where that is possible."""
+        line = self._lines.get(member.worker)
+        if line is not None and not frames and line.mailbox.to_worker.push(encode(message)):
+            line.doorbell.ring()
+        else:
+            self.io.send(member.worker, message, frames)
+
+    def send_encoded(self, member: Member, header: bytes) -> bool:
+        """Push an encoded message into a member's mailbox; False if that is not possible."""
+        line = self._lines.get(member.worker)
+        if line is None or not line.mailbox.to_worker.push(header):
+            return False
+        line.doorbell.ring()
+        return True
+
+    def _watch(self) -> None:
+        reported: set[str] = set()
+        while not self._closing.wait(self._launcher.watch_every_s):
+            for worker, status in self._launcher.status().items():
+                if status.ended and worker not in reported:
+                    reported.add(worker)
+                    self._closing.wait(_DRAIN_S)
+                    self.inbox.put(worker, Ended(status.reason))
+
+    def current_slot(self, member: Member) -> int | None:
+        """The slot whose env was running last, where the worker shares memory."""
+        line = self._lines.get(member.worker)
+        slot = line.mailbox.current_slot if line is not None else Mailbox.NO_SLOT
+        return None if slot == Mailbox.NO_SLOT else slot
+
+    def obituary(self, member: Member, reason: str) -> str:
+        """What is known about the end of a member's worker, for an error message."""
+        slot = self.current_slot(member)
+        doing = "" if slot is None else f" while the env of slot {slot} was running"
+        log = self._launcher.logs(member.worker).strip()
+        tail = f"\nThe end of its log:\n{log}" if log else ""
+        return f"{self.reception.whereabouts(member.worker)} was lost: {reason}{doing}{tail}"
+
+    def replace(self, member: Member, reason: str) -> None:
+        """Start a new worker in a member's place; WorkerLostError if the budget is spent."""
+        obituary = self.obituary(member, reason)
+        self.dismiss(member)
+        restarts = len(member.restarts)
+        if not self._roster.may_restart(member, time.monotonic()):
+            raise WorkerLostError(
+                f"{obituary}\nIt was replaced {restarts} times within a minute already, which is "
+                "max_restarts_per_minute; mend the env, or raise that limit"
+            )
+        self._roster.replace(member)
+        self._launcher.start([self._order(member)])
+
+    def dismiss(self, member: Member) -> None:
+        """End a member's worker at once and forget it."""
+        worker = member.worker
+        self._socket.revoke(worker)
+        self._launcher.stop([worker])
+        self.reception.forget(worker)
+        self.inbox.forget(worker)
+        line = self._lines.pop(worker, None)
+        if line is not None:
+            line.close()
+
+    def close(self, grace_s: float) -> None:
+        """Let the workers close their envs for ``grace_s``, then end them and clean up."""
+        self._closing.set()
+        workers = [member.worker for member in self._roster.members]
+        if grace_s > 0:
+            for member in self._roster.members:
+                self.send(member, Close())
+        if self._watcher.is_alive():
+            self._watcher.join()
+        self._launcher.stop(workers, grace_s)
+        self.io.close()
+        self.inbox.close()
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
+        if self.arena_fd is not None:
+            os.close(self.arena_fd)
+
+
+def _new_mailbox(worker: str) -> tuple[Mailbox, Bell, int]:
+    fd = Mailbox.create(worker)
+    return Mailbox(fd), Bell(), fd

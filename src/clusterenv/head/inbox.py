@@ -1,0 +1,73 @@
+"""What has arrived for the user's thread: through the I/O thread, or straight into mailboxes."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from clusterenv.wire.bell import Bell
+from clusterenv.wire.codec import Buffer, decode
+from clusterenv.wire.shared_memory import Mailbox
+
+Arrival = tuple[str, Any, list[Buffer]]
+
+# Workers need the cores more than a waiting head does, so it blocks soon.
+_SPIN_S = 20e-6
+
+
+class Inbox:
+    """One bell for everything: the I/O thread rings it, and so do workers that share memory."""
+
+    def __init__(self) -> None:
+        self.bell = Bell()
+        self._mailboxes: dict[str, Mailbox] = {}
+        self._arrivals: deque[Arrival] = deque()
+        self._poller = select.poll()
+        self._poller.register(self.bell.fd, select.POLLIN)
+
+    def put(self, worker: str, message: Any, frames: list[Buffer] | None = None) -> None:
+        """Called by other threads."""
+        self._arrivals.append((worker, message, frames or []))
+        self.bell.ring()
+
+    def watch(self, worker: str, mailbox: Mailbox) -> None:
+        """Look into this mailbox too."""
+        self._mailboxes[worker] = mailbox
+
+    def forget(self, worker: str) -> None:
+        """Do not look into this mailbox any more."""
+        self._mailboxes.pop(worker, None)
+
+    def take(self) -> Iterator[Arrival]:
+        """Everything that is here now."""
+        for worker, mailbox in list(self._mailboxes.items()):
+            while (header := mailbox.to_head.pop()) is not None:
+                yield worker, decode(header), []
+        while self._arrivals:
+            yield self._arrivals.popleft()
+
+    def is_empty(self) -> bool:
+        """Whether nothing is here now."""
+        return not self._arrivals and all(m.to_head.is_empty() for m in self._mailboxes.values())
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when something is here, or after ``timeout_s``."""
+        spin_until = time.perf_counter() + _SPIN_S
+        while time.perf_counter() < spin_until:
+            if not self.is_empty():
+                return
+        deadline = time.monotonic() + timeout_s
+        while self.is_empty():
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0 or self._poller.poll(remaining_s * 1000 + 1):
+                self.bell.clear()
+                if remaining_s <= 0:
+                    return
+
+    def close(self) -> None:
+        """Give the bell back."""
+        self._mailboxes.clear()
+        self.bell.close()

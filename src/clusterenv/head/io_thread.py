@@ -1,0 +1,81 @@
+"""The thread that owns the socket: joins are served while the user's thread computes."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+import zmq
+
+from clusterenv.errors import ProtocolError
+from clusterenv.head.inbox import Inbox
+from clusterenv.wire.bell import Bell
+from clusterenv.wire.codec import Buffer, decode, encode
+from clusterenv.wire.messages import Message
+from clusterenv.wire.zmq_channel import HeadSocket
+
+# Takes (worker, message) and returns the replies to send at once, or None to pass it on.
+Receptionist = Callable[[str, Message], Sequence[tuple[Message, Sequence[Buffer]]] | None]
+
+
+class IoThread(threading.Thread):
+    """Sends what is queued, passes what arrives to the receptionist or to the inbox."""
+
+    def __init__(self, socket: HeadSocket, inbox: Inbox, receptionist: Receptionist) -> None:
+        super().__init__(name="clusterenv io", daemon=True)
+        self._socket, self._inbox, self._receptionist = socket, inbox, receptionist
+        self._outbox: deque[tuple[str, Message, Sequence[Buffer]]] = deque()
+        self._wake = Bell()
+        self._closing = False
+        self.bytes_by_kind: Counter[str] = Counter()
+
+    def send(self, worker: str, message: Message, frames: Sequence[Buffer] = ()) -> None:
+        """Queue a message; called by any thread."""
+        self._outbox.append((worker, message, frames))
+        self._wake.ring()
+
+    def run(self) -> None:
+        """Serve until :meth:`close`."""
+        poller = zmq.Poller()
+        self._socket.register(poller)
+        poller.register(self._wake.fd, zmq.POLLIN)
+        while not self._closing:
+            poller.poll(1000)
+            self._wake.clear()
+            self._socket.answer_handshakes()
+            self._receive()
+            self._send_queued()
+
+    def _receive(self) -> None:
+        for worker, frames in self._socket.receive():
+            try:
+                message = decode(frames[0])
+                self._count(message, frames)
+                replies = self._receptionist(worker, message)
+            except ProtocolError as error:
+                self._inbox.put(worker, error)
+                continue
+            if replies is None:
+                self._inbox.put(worker, message, list(frames[1:]))
+            for reply, reply_frames in replies or ():
+                self._outbox.append((worker, reply, reply_frames))
+
+    def _send_queued(self) -> None:
+        while self._outbox:
+            worker, message, frames = self._outbox.popleft()
+            parts = [encode(message), *frames]
+            if self._socket.send(worker, parts):
+                self._count(message, parts)
+
+    def _count(self, message: Message, frames: Sequence[Buffer]) -> None:
+        self.bytes_by_kind[type(message).__name__] += sum(map(len, frames))
+
+    def close(self) -> None:
+        """Send what is queued, end the thread, close the socket."""
+        self._closing = True
+        self._wake.ring()
+        self.join(5.0)
+        self._send_queued()
+        self._socket.close()
+        self._wake.close()

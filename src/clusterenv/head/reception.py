@@ -1,0 +1,66 @@
+"""Lets workers in: answers Hello and Built on the I/O thread, so that joins never wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clusterenv.wire.codec import Buffer
+from clusterenv.wire.messages import (
+    PROTOCOL_VERSION,
+    Build,
+    Built,
+    Hello,
+    Layout,
+    Message,
+    Refused,
+)
+from clusterenv.wire.versions import disagreements, versions
+
+Replies = Sequence[tuple[Message, Sequence[Buffer]]]
+
+
+class Reception:
+    """What each worker is to be told when it turns up. Decides; opens nothing."""
+
+    def __init__(self) -> None:
+        self._build_by_worker: dict[str, Build] = {}
+        self._hello_by_worker: dict[str, Hello] = {}
+        self._layout: Layout | None = None
+        self._versions = versions()
+
+    def expect(self, worker: str, build: Build) -> None:
+        """``worker`` will turn up and is to build this."""
+        self._build_by_worker[worker] = build
+
+    def agree(self, layout: Layout) -> None:
+        """The first workers agree on this layout; later ones are told at once."""
+        self._layout = layout
+
+    def forget(self, worker: str) -> None:
+        """``worker`` will not turn up any more."""
+        self._build_by_worker.pop(worker, None)
+        self._hello_by_worker.pop(worker, None)
+
+    def whereabouts(self, worker: str) -> str:
+        """The worker's name with its host and process, once it has said Hello."""
+        hello = self._hello_by_worker.get(worker)
+        return f"{worker} (host {hello.host}, pid {hello.pid})" if hello else worker
+
+    def answer(self, worker: str, message: Message) -> Replies | None:
+        """Replies to a joining worker; None if the message is for the user's thread."""
+        match message:
+            case Hello():
+                self._hello_by_worker[worker] = message
+                return [(self._welcome(worker, message), ())]
+            case Built() if self._layout is not None:
+                return [(self._layout, ())]
+        return None
+
+    def _welcome(self, worker: str, hello: Hello) -> Message:
+        build = self._build_by_worker.get(worker)
+        problems = disagreements(self._versions, hello.versions)
+        if hello.protocol != PROTOCOL_VERSION:
+            problems.insert(0, f"protocol {hello.protocol} instead of {PROTOCOL_VERSION}")
+        if problems:
+            return Refused("; ".join(problems))
+        return build if build is not None else Refused("nobody expects this worker")

@@ -1,0 +1,35 @@
+"""A worker's exception, raised again at the head as the type it had there."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from clusterenv.errors import ProtocolError, RemoteError, RemoteTraceback
+from clusterenv.wire.messages import Raised
+from clusterenv.wire.values import unpack
+
+
+def rebuild(raised: Raised, whereabouts: str) -> BaseException:
+    """The exception to raise here, with the remote traceback as its cause."""
+    error = _same_type(raised) or RemoteError(f"{raised.name}: {raised.text}")
+    error.__cause__ = RemoteTraceback(raised.traceback)
+    place = "" if raised.slot is None else f", slot {raised.slot}"
+    action = f", action {raised.action}" if raised.action else ""
+    error.add_note(f"raised on {whereabouts}{place}{action}")
+    return error
+
+
+def _same_type(raised: Raised) -> BaseException | None:
+    # Looked up among what is imported already: a worker cannot make the head import anything.
+    kind: Any = sys.modules.get(raised.module)
+    for part in raised.name.split("."):
+        kind = getattr(kind, part, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception) and raised.arguments):
+        return None
+    try:
+        arguments = unpack(raised.arguments, allow_pickle=False)
+        error = kind(*arguments)
+    except (ProtocolError, TypeError, ValueError):
+        return None
+    return error if str(error) == raised.text else None

@@ -1,0 +1,77 @@
+"""The workers of a run, the slots each owns, and how often each may be replaced."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+RESTART_WINDOW_S = 60.0
+
+
+@dataclass
+class Member:
+    """A place in the run: its slots stay, the worker in it may be replaced."""
+
+    index: int
+    slots: tuple[int, ...]
+    incarnation: int = 0
+    joined: bool = False
+    restarts: deque[float] = field(default_factory=deque)
+
+    @property
+    def worker(self) -> str:
+        """The name of the worker that holds this place now."""
+        return f"worker-{self.index}.{self.incarnation}"
+
+    @property
+    def rows(self) -> slice:
+        """The slots as a slice: a worker's slots are consecutive."""
+        return slice(self.slots[0], self.slots[-1] + 1)
+
+
+class Roster:
+    """Who owns which slots. Decides; opens nothing."""
+
+    def __init__(self, num_envs: int, num_workers: int, max_restarts_per_minute: int) -> None:
+        blocks = np.array_split(np.arange(num_envs), num_workers)
+        self.members = [
+            Member(index, tuple(int(slot) for slot in block)) for index, block in enumerate(blocks)
+        ]
+        self._max_restarts = max_restarts_per_minute
+        self._member_by_slot = {slot: m for m in self.members for slot in m.slots}
+
+    def member_of(self, slot: int) -> Member:
+        """The place that owns ``slot``."""
+        return self._member_by_slot[slot]
+
+    def find(self, worker: str) -> Member | None:
+        """The place that ``worker`` holds, unless it has been replaced."""
+        return next((member for member in self.members if member.worker == worker), None)
+
+    def may_restart(self, member: Member, now: float) -> bool:
+        """Whether the budget has room for another restart; if so, spend it."""
+        while member.restarts and now - member.restarts[0] > RESTART_WINDOW_S:
+            member.restarts.popleft()
+        if len(member.restarts) >= self._max_restarts:
+            return False
+        member.restarts.append(now)
+        return True
+
+    def replace(self, member: Member) -> None:
+        """Make room for a new worker in this place."""
+        member.incarnation += 1
+        member.joined = False
+
+    def split_by_member(self, slots: list[int]) -> list[tuple[Member, list[int]]]:
+        """``slots`` grouped by their owners, each group in ascending order."""
+        groups: dict[int, list[int]] = {}
+        for slot in sorted(slots):
+            groups.setdefault(self._member_by_slot[slot].index, []).append(slot)
+        return [(self.members[index], group) for index, group in groups.items()]
+
+
+def restart_seed(run_seed: int, slot: int, incarnation: int) -> int:
+    """The seed of a slot that starts over under a replacement."""
+    return int(np.random.SeedSequence((run_seed, slot, incarnation)).generate_state(1)[0])

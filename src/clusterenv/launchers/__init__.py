@@ -1,0 +1,1 @@
+"""Launchers: start, watch and stop workers on an engine. One file per engine."""

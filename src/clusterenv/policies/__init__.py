@@ -1,0 +1,1 @@
+"""Policies: act on observations, on the workers. One file per kind."""

@@ -1,0 +1,44 @@
+"""A doorbell: rung from any thread or process, waited for with poll."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+
+class Bell:
+    """One descriptor to wait on, one to ring; the same eventfd on Linux, else a pipe."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            self.fd = self._ring_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        else:
+            self.fd, self._ring_fd = os.pipe()
+            os.set_blocking(self.fd, False)
+            os.set_blocking(self._ring_fd, False)
+
+    def ring(self) -> None:
+        """Wake whoever waits on ``fd``."""
+        ring(self._ring_fd)
+
+    def clear(self) -> None:
+        """Forget the rings so far. Look for what they announced *after* this call."""
+        clear(self.fd)
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for fd in {self.fd, self._ring_fd}:
+            os.close(fd)
+
+
+def ring(fd: int) -> None:
+    """Ring the bell behind ``fd``, which may be inherited from another process."""
+    # A full pipe or counter means that the bell is ringing already.
+    with contextlib.suppress(BlockingIOError):
+        os.write(fd, b"\1\0\0\0\0\0\0\0")
+
+
+def clear(fd: int) -> None:
+    """Forget the rings so far of the bell behind ``fd``."""
+    with contextlib.suppress(BlockingIOError):
+        os.read(fd, 4096)

@@ -1,0 +1,95 @@
+"""A worker's channel to the head: a socket, and a mailbox where the two share memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import zmq
+
+from clusterenv.wire import bell
+from clusterenv.wire.codec import Buffer, decode, encode
+from clusterenv.wire.messages import Message
+from clusterenv.wire.shared_memory import Mailbox
+from clusterenv.wire.zmq_channel import WorkerSocket
+
+SPIN_S = 100e-6
+_LOOK_AT_SOCKET_EVERY_S = 0.02
+
+
+class Channel(Protocol):
+    """What a worker needs: say something, hear something."""
+
+    def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
+        """Send a message and its array frames."""
+
+    def recv(self, timeout_s: float) -> tuple[Message, list[Buffer]] | None:
+        """The next message and its frames; None after ``timeout_s``."""
+
+    def joined(self) -> None:
+        """The worker has joined: requests follow."""
+
+    def close(self) -> None:
+        """Send what is queued and close."""
+
+
+class SharedChannel:
+    """Small messages through the mailbox, everything else through the socket."""
+
+    def __init__(
+        self, socket: WorkerSocket, mailbox: Mailbox, doorbell_fd: int, head_bell_fd: int
+    ) -> None:
+        self._socket = socket
+        self._inbound, self._outbound = mailbox.to_worker, mailbox.to_head
+        self._doorbell_fd, self._head_bell_fd = doorbell_fd, head_bell_fd
+        self._may_use_mailbox = False
+        self._looked_at_socket = 0.0
+        self._poller = zmq.Poller()
+        self._poller.register(socket.socket, zmq.POLLIN)
+        self._poller.register(doorbell_fd, zmq.POLLIN)
+
+    def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
+        """Send through the mailbox if there are no frames and there is room."""
+        if self._may_use_mailbox and not frames and self._outbound.push(encode(message)):
+            bell.ring(self._head_bell_fd)
+        else:
+            self._socket.send(message, frames)
+
+    def joined(self) -> None:
+        """From now on answer through the mailbox; joining is the I/O thread's business."""
+        self._may_use_mailbox = True
+
+    def recv(self, timeout_s: float) -> tuple[Message, list[Buffer]] | None:
+        """Spin briefly on the mailbox, then block on both."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if not self._socket_is_due() and self._inbound.wait_spinning(SPIN_S):
+                header = self._inbound.pop()
+                assert header is not None
+                return decode(header), []
+            received = self._socket.recv(0)
+            if received is not None:
+                return received
+            if not self._inbound.is_empty():
+                continue
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                return None
+            self._block(remaining_s)
+
+    def _block(self, seconds: float) -> None:
+        events = dict(self._poller.poll(int(seconds * 1000) + 1))
+        if self._doorbell_fd in events:
+            bell.clear(self._doorbell_fd)
+
+    def _socket_is_due(self) -> bool:
+        now = time.monotonic()
+        if now - self._looked_at_socket < _LOOK_AT_SOCKET_EVERY_S:
+            return False
+        self._looked_at_socket = now
+        return True
+
+    def close(self) -> None:
+        """Close the socket; the mailbox is the head's."""
+        self._socket.close()

@@ -1,0 +1,66 @@
+"""Messages ⇄ frames: a msgpack header, then raw arrays.
+
+Everything is checked before it is believed: the header against the message types, each array
+header against the length of its frame.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from clusterenv.errors import ProtocolError
+from clusterenv.wire.messages import AnyMessage, ArrayHeader, Message
+from clusterenv.wire.values import dtype_of_plain_data
+
+Array = np.ndarray[Any, Any]
+Buffer = bytes | memoryview
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyMessage)
+
+
+def encode(message: Message) -> bytes:
+    """The header frame of ``message``."""
+    return _encoder.encode(message)
+
+
+def decode(header: Buffer) -> Any:
+    """The message in a header frame; ProtocolError if it is none."""
+    try:
+        return _decoder.decode(header)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a message of this protocol: {error}") from error
+
+
+def header_of(array: Array) -> ArrayHeader:
+    """How the receiver is to read ``array``."""
+    return ArrayHeader(array.dtype.str, array.shape)
+
+
+def frame_of(array: Array) -> memoryview:
+    """The bytes of ``array`` without a copy (with one if it is not contiguous)."""
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).cast("B")
+
+
+def read_array(header: ArrayHeader, frame: Buffer) -> Array:
+    """A read-only view of ``frame``, after checking that it is what ``header`` says."""
+    dtype = dtype_of_plain_data(header.dtype)
+    expected = math.prod(header.shape) * dtype.itemsize
+    if any(size < 0 for size in header.shape) or expected != len(frame):
+        raise ProtocolError(
+            f"an array frame of {len(frame)} bytes was announced as shape {header.shape} of "
+            f"{header.dtype}, which takes {expected}"
+        )
+    return np.ndarray(header.shape, dtype=dtype, buffer=frame)
+
+
+def read_arrays(headers: Sequence[ArrayHeader], frames: Sequence[Buffer]) -> list[Array]:
+    """One array per header; ProtocolError if their number differs from that of the frames."""
+    if len(headers) != len(frames):
+        raise ProtocolError(f"{len(headers)} arrays were announced, {len(frames)} frames came")
+    return [read_array(header, frame) for header, frame in zip(headers, frames, strict=True)]

@@ -1,0 +1,36 @@
+"""What a worker must be given in secret to join a run, and nothing else."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SharedDescriptors(msgspec.Struct, frozen=True):
+    """Descriptors that a spawned worker inherits."""
+
+    mailbox: int
+    arena: int
+    doorbell: int
+    head_bell: int
+
+
+class Invitation(msgspec.Struct, frozen=True):
+    """Where the head is, and the keys of this one worker."""
+
+    worker: str
+    address: str
+    server_key: str
+    public_key: str
+    secret_key: str
+    lease_s: float
+    step_timeout_s: float
+    shared: SharedDescriptors | None = None
+
+    def to_bytes(self) -> bytes:
+        """One line of text, fit for a pipe, a file or an environment variable."""
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Invitation:
+        """Read what :meth:`to_bytes` wrote."""
+        return msgspec.json.decode(data, type=Invitation)

@@ -1,0 +1,231 @@
+"""The messages between head and worker.
+
+A message is one of these structs as a msgpack header, followed by raw array frames where its
+docstring says so. Arrays of slots that share memory with the head lie in the arena instead.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, tag=True):
+    """Base of all messages."""
+
+
+class ArrayHeader(msgspec.Struct, array_like=True, frozen=True):
+    """How to read one array frame."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+# Worker → head: joining.
+
+
+class Hello(Message):
+    """First words of a worker: who it is and what it runs."""
+
+    protocol: int
+    versions: dict[str, str]
+    host: str
+    pid: int
+
+
+class Built(Message):
+    """The worker has built its envs; ``description`` packs spaces, metadata and render mode."""
+
+    description: bytes
+
+
+class LaidOut(Message):
+    """The worker is ready for work; ``error`` says why it could not map the arena."""
+
+    error: str = ""
+
+
+# Head → worker: joining.
+
+
+class Build(Message):
+    """Build the envs of these slots. ``backend`` is pickled: head to worker is the one direction
+    in which pickle travels."""
+
+    slots: tuple[int, ...]
+    backend: bytes
+    autoreset_mode: str
+    search_path: tuple[str, ...] = ()
+    trusted: bool = False
+
+
+class Layout(Message):
+    """What all workers agree on: packed spaces, and the arena's size where memory is shared."""
+
+    num_envs: int
+    observation_space: bytes
+    action_space: bytes
+    arena_size: int = 0
+
+
+class Refused(Message):
+    """The head will not have this worker, and says why."""
+
+    reason: str
+
+
+class Close(Message):
+    """Close the envs and end."""
+
+
+# Head → worker: work on slots. Every request carries an id, so that a late reply is never taken
+# for a newer one.
+
+
+class Reset(Message):
+    """Reset these slots. ``options`` is a packed value."""
+
+    request: int
+    slots: tuple[int, ...]
+    seeds: tuple[int | None, ...] | None = None
+    options: bytes = b""
+
+
+class Step(Message):
+    """Step these slots (None: all of the worker's).
+
+    The actions lie in the arena (``actions.dtype`` there), in one frame, or, where the action
+    space is no single array, packed in ``packed_actions``.
+    """
+
+    request: int
+    slots: tuple[int, ...] | None = None
+    actions: ArrayHeader | None = None
+    packed_actions: bytes = b""
+
+
+class Call(Message):
+    """Call or read an attribute of each env; ``arguments`` packs (args, kwargs)."""
+
+    request: int
+    name: str
+    arguments: bytes
+
+
+class SetAttr(Message):
+    """Set an attribute of each env; ``values`` packs one value per slot of the worker."""
+
+    request: int
+    name: str
+    values: bytes
+
+
+# Worker → head: results.
+
+
+class Stepped(Message):
+    """Slots were stepped or reset.
+
+    Frames (none where the rows lie in the arena): rewards, terminated, truncated, then one array
+    per array leaf of the observation space. ``objects`` packs the leaves that are no arrays,
+    ``infos`` packs [(slot, info), …].
+    """
+
+    request: int
+    arrays: tuple[ArrayHeader, ...] = ()
+    objects: bytes = b""
+    infos: bytes = b""
+
+
+class Returned(Message):
+    """Answer to Call and SetAttr; ``values`` packs one value per slot of the worker."""
+
+    request: int
+    values: bytes
+
+
+class Raised(Message):
+    """User code raised while the worker handled ``request``."""
+
+    request: int
+    slot: int | None
+    module: str
+    name: str
+    arguments: bytes
+    text: str
+    traceback: str
+    action: str = ""
+
+
+class Warned(Message):
+    """A Python warning on the worker."""
+
+    category: str
+    text: str
+
+
+# Policies on workers.
+
+
+class TakePolicy(Message):
+    """The policy that acts from now on (pickled, head to worker), without its weights."""
+
+    policy: bytes
+    seed: int
+
+
+class Collect(Message):
+    """Collect ``num_steps`` steps of every slot; ``newest`` is the version the head has now."""
+
+    request: int
+    num_steps: int
+    newest: int
+
+
+class Pull(Message):
+    """A worker asks for the newest weights; it holds ``held``."""
+
+    held: int
+
+
+class Weights(Message):
+    """The weights of ``version``: one frame with the flat vector, and its checksum."""
+
+    version: int
+    checksum: int
+
+
+class Collected(Message):
+    """A fragment; ``layout`` packs the tree whose leaves index the frames."""
+
+    request: int
+    version: int
+    layout: bytes
+    arrays: tuple[ArrayHeader, ...]
+
+
+AnyMessage = Union[  # noqa: UP007 (msgspec reads this at run time)
+    Hello,
+    Built,
+    LaidOut,
+    Build,
+    Layout,
+    Refused,
+    Close,
+    Reset,
+    Step,
+    Call,
+    SetAttr,
+    Stepped,
+    Returned,
+    Raised,
+    Warned,
+    TakePolicy,
+    Collect,
+    Pull,
+    Weights,
+    Collected,
+]

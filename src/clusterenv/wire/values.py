@@ -1,0 +1,137 @@
+"""Plain Python values ⇄ bytes, exactly: a tuple stays a tuple, a numpy scalar keeps its dtype.
+
+Unlike pickle, decoding builds data only and runs nothing. Objects that plain data cannot express
+are pickled only where the caller allows it (promise 10 in ARCHITECTURE.md): from head to worker,
+or from workers that this process spawned itself, or when the user trusts the workers.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import msgspec
+import numpy as np
+from gymnasium.spaces import GraphInstance
+
+from clusterenv.errors import ProtocolError, UntrustedValueError
+
+_AS_IS = frozenset({type(None), bool, float, str, bytes})
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder().decode
+
+
+def pack(value: Any, *, allow_pickle: bool) -> bytes:
+    """Encode ``value``; raise UntrustedValueError where that needs pickle and may not have it."""
+    return _encode(_to_plain(value, allow_pickle))
+
+
+def unpack(data: bytes, *, allow_pickle: bool) -> Any:
+    """Decode what :func:`pack` made; raise ProtocolError on anything else."""
+    try:
+        return _from_plain(_decode(data), allow_pickle)
+    except ProtocolError:
+        raise
+    except Exception as error:
+        raise ProtocolError(f"cannot decode a packed value: {error!r}") from error
+
+
+def _to_plain(value: Any, allow_pickle: bool) -> Any:
+    kind = type(value)
+    if kind in _AS_IS:
+        return value
+    if kind is int:
+        return value if -(2**63) <= value < 2**63 else ["int", hex(value)]
+    convert = _CONVERTERS.get(kind)
+    if convert is not None:
+        plain = convert(value, allow_pickle)
+        if plain is not None:
+            return plain
+    elif isinstance(value, np.generic) and kind.__module__ == "numpy" and kind is not np.void:
+        return ["scalar", value.dtype.str, value.tobytes()]
+    if not allow_pickle:
+        raise UntrustedValueError(
+            f"{value!r:.80} of type {kind.__module__}.{kind.__qualname__} is not plain data, and "
+            "workers may not send pickles; send numbers, strings, arrays, lists, tuples or dicts, "
+            "or pass trust_workers=True if you trust the machines that your workers run on"
+        )
+    return ["pickle", cloudpickle.dumps(value)]
+
+
+def _array_to_plain(value: np.ndarray[Any, Any], allow_pickle: bool) -> list[Any] | None:
+    if value.dtype.names is not None:
+        return None
+    if value.dtype.hasobject:
+        return ["objects", value.shape, [_to_plain(item, allow_pickle) for item in value.flat]]
+    return ["array", value.dtype.str, value.shape, value.tobytes()]
+
+
+def _items_to_plain(tag: str) -> Callable[[Any, bool], list[Any]]:
+    return lambda value, allow_pickle: [tag, [_to_plain(item, allow_pickle) for item in value]]
+
+
+def _dict_to_plain(value: dict[Any, Any], allow_pickle: bool) -> list[Any]:
+    pairs = [(_to_plain(k, allow_pickle), _to_plain(v, allow_pickle)) for k, v in value.items()]
+    return ["dict", pairs]
+
+
+_CONVERTERS: dict[type, Callable[[Any, bool], list[Any] | None]] = {
+    dict: _dict_to_plain,
+    list: _items_to_plain("list"),
+    tuple: _items_to_plain("tuple"),
+    set: _items_to_plain("set"),
+    frozenset: _items_to_plain("frozenset"),
+    GraphInstance: _items_to_plain("graph"),
+    np.ndarray: _array_to_plain,
+    complex: lambda value, _: ["complex", value.real, value.imag],
+}
+
+
+def _from_plain(plain: Any, allow_pickle: bool) -> Any:
+    if type(plain) is not list:
+        return plain
+    match plain:
+        case ["dict", [*pairs]]:
+            return {_from_plain(k, allow_pickle): _from_plain(v, allow_pickle) for k, v in pairs}
+        case ["list" | "tuple" | "set" | "frozenset" | "graph" as tag, [*items]]:
+            return _BUILDERS[tag]([_from_plain(item, allow_pickle) for item in items])
+        case ["scalar", str(dtype), bytes(raw)]:
+            return np.frombuffer(raw, dtype=dtype_of_plain_data(dtype), count=1)[0]
+        case ["array", str(dtype), [*shape], bytes(raw)]:
+            return _read_array(raw, dtype_of_plain_data(dtype), shape)
+        case ["objects", [*shape], [*items]]:
+            array = np.empty(len(items), dtype=object)
+            for index, item in enumerate(items):
+                array[index] = _from_plain(item, allow_pickle)
+            return array.reshape(shape)
+        case ["int", str(digits)]:
+            return int(digits, 16)
+        case ["complex", float(real), float(imaginary)]:
+            return complex(real, imaginary)
+        case ["pickle", bytes(raw)] if allow_pickle:
+            return pickle.loads(raw)
+    raise ProtocolError(f"a packed value holds {plain[:1]!r:.80}, which is not allowed here")
+
+
+def _read_array(raw: bytes, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray[Any, Any]:
+    # frombuffer gives a read-only view of the message, and the value is the receiver's own.
+    return np.frombuffer(raw, dtype=dtype).reshape(shape).copy()
+
+
+_BUILDERS: dict[str, Callable[[list[Any]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "graph": lambda items: GraphInstance(*items),
+}
+
+
+def dtype_of_plain_data(name: str) -> np.dtype[Any]:
+    """The dtype of that name, unless it could hold references to Python objects."""
+    dtype = np.dtype(name)
+    if dtype.hasobject:
+        raise ProtocolError(f"dtype {name!r} holds objects, and only plain data may travel")
+    return dtype

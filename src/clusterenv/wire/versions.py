@@ -1,0 +1,33 @@
+"""Which versions run on a side, and whether two sides can work together."""
+
+from __future__ import annotations
+
+import platform
+
+import gymnasium
+import numpy as np
+
+from clusterenv.version import __version__
+
+# How many parts of each version must agree. Functions travel as byte code, so Python's minor
+# version counts; spaces and arrays are rebuilt, so numpy's major and gymnasium's minor do.
+_PARTS_THAT_COUNT = {"python": 2, "numpy": 1, "gymnasium": 2, "clusterenv": 3}
+
+
+def versions() -> dict[str, str]:
+    """The versions that run here."""
+    return {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "gymnasium": gymnasium.__version__,
+        "clusterenv": __version__,
+    }
+
+
+def disagreements(head: dict[str, str], worker: dict[str, str]) -> list[str]:
+    """What keeps a worker with these versions from working for such a head."""
+    return [
+        f"{name} {worker.get(name, 'missing')} on the worker, {head[name]} on the head"
+        for name, parts in _PARTS_THAT_COUNT.items()
+        if worker.get(name, "").split(".")[:parts] != head[name].split(".")[:parts]
+    ]

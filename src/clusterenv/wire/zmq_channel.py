@@ -1,0 +1,167 @@
+"""The sockets: the head's one listening port, a worker's one outbound connection.
+
+CURVE encrypts and authenticates both ways. Each worker has its own key pair, and the name that
+belongs to the key comes with every message from libzmq itself, so that no worker can speak for
+another and a stranger never gets a message through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import zmq
+from zmq.utils import z85
+
+from clusterenv.wire.codec import Buffer, decode, encode
+from clusterenv.wire.invitation import Invitation, SharedDescriptors
+from clusterenv.wire.messages import Message
+
+_ZAP_ADDRESS = "inproc://zeromq.zap.01"
+_ZAP_DOMAIN = b"clusterenv"
+_HANDSHAKE_MS = 10_000
+_LINGER_MS = 500
+_COPY_BELOW_BYTES = 16_384
+
+
+class HeadSocket:
+    """The head's end: one ROUTER that all workers connect to. Used by one thread, but for
+    :meth:`invite` and :meth:`revoke`."""
+
+    def __init__(self, host: str, *, lease_s: float, max_message_bytes: int) -> None:
+        self._context = zmq.Context()
+        self._worker_by_key: dict[bytes, str] = {}
+        self._route_by_worker: dict[str, bytes] = {}
+        public, secret = zmq.curve_keypair()
+        self._server_key = public.decode()
+        self._zap = self._context.socket(zmq.REP)
+        self._zap.bind(_ZAP_ADDRESS)
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.set(zmq.CURVE_SERVER, 1)
+        self._router.set(zmq.CURVE_SECRETKEY, secret)
+        self._router.set(zmq.ZAP_DOMAIN, _ZAP_DOMAIN)
+        self._router.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+        self._router.set(zmq.MAXMSGSIZE, max_message_bytes)
+        self._router.set(zmq.ROUTER_MANDATORY, 1)
+        self._router.set(zmq.SNDHWM, 0)
+        self._router.set(zmq.LINGER, 0)
+        self._router.set(zmq.HEARTBEAT_IVL, int(lease_s * 250))
+        self._router.set(zmq.HEARTBEAT_TIMEOUT, int(lease_s * 750))
+        self._router.bind(f"tcp://{host}:0")
+        self.address = self._router.get(zmq.LAST_ENDPOINT).decode()
+
+    def invite(
+        self, worker: str, lease_s: float, step_timeout_s: float, shared: SharedDescriptors | None
+    ) -> Invitation:
+        """Make keys for ``worker`` and let them in."""
+        public, secret = zmq.curve_keypair()
+        self._worker_by_key[z85.decode(public)] = worker
+        return Invitation(
+            worker=worker,
+            address=self.address,
+            server_key=self._server_key,
+            public_key=public.decode(),
+            secret_key=secret.decode(),
+            lease_s=lease_s,
+            step_timeout_s=step_timeout_s,
+            shared=shared,
+        )
+
+    def revoke(self, worker: str) -> None:
+        """Do not let ``worker`` in again, nor believe what still arrives from it."""
+        for key, name in list(self._worker_by_key.items()):
+            if name == worker:
+                del self._worker_by_key[key]
+        self._route_by_worker.pop(worker, None)
+
+    def register(self, poller: zmq.Poller) -> None:
+        """Have ``poller`` wake for this socket."""
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._zap, zmq.POLLIN)
+
+    def answer_handshakes(self) -> None:
+        """Say yes or no to the peers that wait to be let in."""
+        while self._zap.poll(0):
+            version, request, _, _, _, mechanism, *credentials = self._zap.recv_multipart()
+            worker = None
+            if mechanism == b"CURVE" and len(credentials) == 1:
+                worker = self._worker_by_key.get(credentials[0])
+            verdict = [b"400", b"no invitation"] if worker is None else [b"200", b"OK"]
+            self._zap.send_multipart([version, request, *verdict, (worker or "").encode(), b""])
+
+    def receive(self) -> Iterator[tuple[str, Sequence[Buffer]]]:
+        """The messages that have arrived, as (worker, frames)."""
+        while self._router.poll(0):
+            route, *frames = self._router.recv_multipart(copy=False)
+            worker = str(frames[0].get("User-Id")) if frames else ""
+            if worker not in self._worker_by_key.values():
+                continue
+            # The route is libzmq's own name for the connection: a worker cannot choose it.
+            self._route_by_worker[worker] = route.bytes
+            yield worker, [frame.buffer for frame in frames]
+
+    def send(self, worker: str, frames: Sequence[Buffer]) -> bool:
+        """Send, without waiting; False if ``worker`` is not connected."""
+        route = self._route_by_worker.get(worker)
+        if route is None:
+            return False
+        try:
+            self._send(route, frames)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def _send(self, route: bytes, frames: Sequence[Buffer]) -> None:
+        self._router.send(route, zmq.SNDMORE | zmq.NOBLOCK)
+        _send_frames(self._router, frames)
+
+    def close(self) -> None:
+        """Close the port."""
+        self._context.destroy(linger=0)
+
+
+class WorkerSocket:
+    """A worker's end: one DEALER."""
+
+    def __init__(self, invitation: Invitation) -> None:
+        self._context = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.set(zmq.CURVE_SERVERKEY, invitation.server_key.encode())
+        self.socket.set(zmq.CURVE_PUBLICKEY, invitation.public_key.encode())
+        self.socket.set(zmq.CURVE_SECRETKEY, invitation.secret_key.encode())
+        self.socket.set(zmq.LINGER, _LINGER_MS)
+        self.socket.set(zmq.SNDHWM, 0)
+        self.socket.set(zmq.RCVHWM, 0)
+        self.socket.set(zmq.IPV6, 1)
+        # libzmq's own heartbeat runs in its C++ thread, so that a long env step does not stop it.
+        self.socket.set(zmq.HEARTBEAT_IVL, int(invitation.lease_s * 250))
+        self.socket.set(zmq.HEARTBEAT_TIMEOUT, int(invitation.lease_s * 750))
+        self.monitor = self.socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        )
+        self.socket.connect(invitation.address)
+
+    def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
+        """Send; arrays are not copied, so nobody may write to them afterwards."""
+        _send_frames(self.socket, [encode(message), *frames])
+
+    def recv(self, timeout_s: float) -> tuple[Message, list[Buffer]] | None:
+        """The next message and its frames; None after ``timeout_s``."""
+        if not self.socket.poll(int(timeout_s * 1000)):
+            return None
+        header, *frames = self.socket.recv_multipart(copy=False)
+        return decode(header.buffer), [frame.buffer for frame in frames]
+
+    def joined(self) -> None:
+        """A socket knows no difference."""
+
+    def close(self) -> None:
+        """Send what is still queued, then close."""
+        self._context.destroy(linger=_LINGER_MS)
+
+
+def _send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
+    last = len(frames) - 1
+    for index, frame in enumerate(frames):
+        more = zmq.SNDMORE if index < last else 0
+        # Handing a buffer over without a copy costs more than copying a small one.
+        socket.send(frame, more | zmq.NOBLOCK, copy=len(frame) < _COPY_BELOW_BYTES)

@@ -1,0 +1,1 @@
+"""A worker: runs envs and a policy copy, and answers the head."""

@@ -1,0 +1,69 @@
+"""Ends a worker whose head is gone, and one whose env hangs, even while env code runs.
+
+A thread does it; where env code holds the GIL and the thread cannot run, faulthandler's C thread,
+which this one re-arms, dumps the stacks and ends the process instead.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import select
+import sys
+import threading
+import time
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from clusterenv.wire.invitation import Invitation
+from clusterenv.worker.worker import Worker
+
+EXIT_HEAD_GONE = 71
+EXIT_HUNG = 72
+_TICK_S = 0.5
+
+
+class Lifeline(threading.Thread):
+    """Watches the head's end of our standard input, the connection, and the worker's progress."""
+
+    def __init__(self, worker: Worker, invitation: Invitation) -> None:
+        super().__init__(name="lifeline", daemon=True)
+        self._worker = worker
+        self._invitation = invitation
+        self._parent = os.getppid()
+        self._cut_off_since: float | None = time.monotonic()
+
+    def run(self) -> None:
+        """Tick until something ends the process."""
+        while True:
+            faulthandler.dump_traceback_later(self._invitation.step_timeout_s + _TICK_S, exit=True)
+            self._wait_for_end_of_input(_TICK_S)
+            if os.getppid() != self._parent:
+                self._end("the process that started this worker is gone", EXIT_HEAD_GONE)
+            self._check_connection()
+            self._check_progress()
+
+    def _wait_for_end_of_input(self, seconds: float) -> None:
+        readable, _, _ = select.select([0], [], [], seconds)
+        if readable and not os.read(0, 4096):
+            self._end("the head is gone: standard input was closed", EXIT_HEAD_GONE)
+
+    def _check_connection(self) -> None:
+        while self._worker.monitor.poll(0):
+            event = recv_monitor_message(self._worker.monitor)["event"]
+            connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self._cut_off_since = None if connected else time.monotonic()
+        lease_s = self._invitation.lease_s
+        if self._cut_off_since is not None and time.monotonic() - self._cut_off_since > lease_s:
+            self._end(f"no head for lease_s={lease_s:g}", EXIT_HEAD_GONE)
+
+    def _check_progress(self) -> None:
+        since, limit_s = self._worker.busy_since, self._invitation.step_timeout_s
+        if since is not None and time.monotonic() - since > limit_s:
+            faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+            self._end(f"one request took more than step_timeout_s={limit_s:g}", EXIT_HUNG)
+
+    def _end(self, reason: str, code: int) -> None:
+        print(f"clusterenv worker ends: {reason}", file=sys.stderr, flush=True)
+        os._exit(code)

@@ -1,0 +1,133 @@
+"""Where the results of a request go: into the arena, or into frames of the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from clusterenv.wire.codec import Array, Buffer, frame_of, header_of
+from clusterenv.wire.messages import Stepped
+from clusterenv.wire.shared_memory import Arena
+from clusterenv.wire.spaces import Leaf
+from clusterenv.wire.values import pack
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What stepping or resetting some slots gave.
+
+    ``observations`` is a list with one observation per slot, or a batched observation.
+    ``infos`` may name a slot twice; the head adds them in this order.
+    """
+
+    observations: Any
+    rewards: Sequence[Any] | Array
+    terminated: Sequence[bool] | Array
+    truncated: Sequence[bool] | Array
+    infos: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    batched: bool = False
+
+    def column(self, leaf: Leaf) -> Any:
+        """The values of one leaf, one per slot."""
+        if self.batched:
+            return leaf.of(self.observations)
+        if not leaf.path:
+            return self.observations
+        return [leaf.of(observation) for observation in self.observations]
+
+
+class Rows(Protocol):
+    """Takes an outcome and makes the reply of it."""
+
+    def reply(
+        self, request: int, slots: Sequence[int], outcome: Outcome
+    ) -> tuple[Stepped, list[Buffer]]:
+        """The message for the head and its frames."""
+
+
+class FrameRows:
+    """Results travel as frames of the reply."""
+
+    def __init__(self, leaves: Sequence[Leaf], trusted: bool) -> None:
+        self._leaves, self._trusted = leaves, trusted
+
+    def reply(
+        self, request: int, slots: Sequence[int], outcome: Outcome
+    ) -> tuple[Stepped, list[Buffer]]:
+        """Fresh arrays each time: libzmq reads them after this returns."""
+        count = len(slots)
+        arrays: list[Array] = [np.empty(count), np.empty(count, np.bool_), np.empty(count, np.bool_)]
+        _fill_flags(arrays[0], arrays[1], arrays[2], outcome)
+        for leaf in self._leaves:
+            if leaf.dtype is not None:
+                arrays.append(np.empty((count, *leaf.shape), leaf.dtype))
+                _fill(arrays[-1], outcome.column(leaf), leaf)
+        objects, infos = _pack_rest(self._leaves, outcome, self._trusted)
+        headers = tuple(header_of(array) for array in arrays)
+        return Stepped(request, headers, objects, infos), [frame_of(array) for array in arrays]
+
+
+class ArenaRows:
+    """Results go to their slots' rows of the arena; the reply only says that they are there."""
+
+    def __init__(self, arena: Arena, leaves: Sequence[Leaf], trusted: bool) -> None:
+        self._arena, self._leaves, self._trusted = arena, leaves, trusted
+
+    def reply(
+        self, request: int, slots: Sequence[int], outcome: Outcome
+    ) -> tuple[Stepped, list[Buffer]]:
+        """Write the rows and say so."""
+        arena = self._arena
+        if slots[-1] - slots[0] + 1 == len(slots):
+            rows = slice(slots[0], slots[-1] + 1)
+            _fill_flags(arena.rewards[rows], arena.terminated[rows], arena.truncated[rows], outcome)
+            for leaf, array in zip(self._leaves, arena.observations, strict=True):
+                if array is not None:
+                    _fill(array[rows], outcome.column(leaf), leaf)
+        else:
+            self._scatter(np.asarray(slots), outcome)
+        return Stepped(request, (), *_pack_rest(self._leaves, outcome, self._trusted)), []
+
+    def _scatter(self, slots: Array, outcome: Outcome) -> None:
+        arena = self._arena
+        arena.rewards[slots] = outcome.rewards
+        arena.terminated[slots] = outcome.terminated
+        arena.truncated[slots] = outcome.truncated
+        for leaf, array in zip(self._leaves, arena.observations, strict=True):
+            if array is not None:
+                gathered = np.empty((len(slots), *leaf.shape), array.dtype)
+                _fill(gathered, outcome.column(leaf), leaf)
+                array[slots] = gathered
+
+
+def _fill_flags(rewards: Array, terminated: Array, truncated: Array, outcome: Outcome) -> None:
+    rewards[:] = outcome.rewards
+    terminated[:] = outcome.terminated
+    truncated[:] = outcome.truncated
+
+
+def _fill(out: Array, column: Any, leaf: Leaf) -> None:
+    """Stack ``column`` into ``out``, with the casts that ``np.stack(…, out=…)`` would allow."""
+    try:
+        if out.ndim > 1 and type(column) is list:
+            # One flat concatenation costs a fraction of a stack.
+            np.concatenate(column, out=out.reshape(-1, *out.shape[2:]))
+        else:
+            np.copyto(out, np.asarray(column), casting="same_kind")
+    except (TypeError, ValueError) as error:
+        got = sorted({f"{np.shape(v)} {getattr(v, 'dtype', type(v).__name__)}" for v in column})
+        place = "".join(f"[{key!r}]" for key in leaf.path)
+        raise type(error)(
+            f"observation{place} does not fit the observation space: expected {leaf.shape} "
+            f"{leaf.dtype}, got {', '.join(got)}"
+        ) from error
+
+
+def _pack_rest(leaves: Sequence[Leaf], outcome: Outcome, trusted: bool) -> tuple[bytes, bytes]:
+    columns = [list(outcome.column(leaf)) for leaf in leaves if not leaf.is_array]
+    objects = pack(columns, allow_pickle=trusted) if columns else b""
+    infos = pack(outcome.infos, allow_pickle=trusted) if outcome.infos else b""
+    return objects, infos

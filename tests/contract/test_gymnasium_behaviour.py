@@ -1,0 +1,279 @@
+"""ClusterEnv behaves as users of `gymnasium.vector.AsyncVectorEnv` expect."""
+
+import re
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import TimeAwareObservation
+
+from clusterenv import ClusterEnv
+from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.twins import Twins
+from tests.equality import assert_same
+from tests.zoo import FailingEnv
+
+NUM_ENVS = 5
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def live(request):
+    """Five CartPoles on two workers, started once for this module."""
+    with cluster_env(request.param, "CartPole-v1", NUM_ENVS, 2) as envs:
+        yield envs
+
+
+@pytest.fixture
+def envs(live):
+    live.reset(seed=0)
+    return live
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    return SyncVectorEnv([partial(gym.make, "CartPole-v1")] * NUM_ENVS)
+
+
+def test_it_is_a_vector_env(envs):
+    assert isinstance(envs, VectorEnv)
+    assert envs.unwrapped is envs
+    assert envs.num_envs == NUM_ENVS
+    assert envs.closed is False
+
+
+def test_it_describes_its_envs(envs):
+    assert envs.spec.id == "CartPole-v1"
+    assert repr(envs) == "ClusterEnv(CartPole-v1, num_envs=5)"
+    assert envs.render_mode is None
+    assert envs.metadata["render_fps"] == gym.make("CartPole-v1").metadata["render_fps"]
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+
+
+def test_the_autoreset_mode_may_be_text_and_stays_out_of_the_env_class():
+    with ClusterEnv("CartPole-v1", 1, launcher="in-process", autoreset_mode="SameStep") as envs:
+        assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert "autoreset_mode" not in gym.make("CartPole-v1").metadata
+
+
+# Pending calls.
+
+
+def start(envs, verb):
+    match verb:
+        case "reset":
+            envs.reset_async()
+        case "step":
+            envs.step_async(envs.action_space.sample())
+        case "call":
+            envs.call_async("gravity")
+
+
+CALLS = {
+    "reset_async": lambda envs: envs.reset_async(),
+    "step_async": lambda envs: envs.step_async(envs.action_space.sample()),
+    "call_async": lambda envs: envs.call_async("gravity"),
+    "set_attr": lambda envs: envs.set_attr("gravity", 1.0),
+}
+
+
+@pytest.mark.parametrize("method", CALLS)
+@pytest.mark.parametrize("verb", ["reset", "step", "call"])
+def test_a_second_call_must_wait_for_the_first(envs, verb, method):
+    start(envs, verb)
+    message = f"Calling `{method}` while waiting for a pending call to `{verb}` to complete"
+    with pytest.raises(AlreadyPendingCallError, match=re.escape(message)) as error:
+        CALLS[method](envs)
+    assert error.value.name == verb
+    getattr(envs, f"{verb}_wait")()
+
+
+@pytest.mark.parametrize("method", ["reset", "step", "call", "get_attr", "render"])
+def test_a_blocking_call_must_wait_for_a_pending_one(envs, method):
+    arguments = {"step": [envs.action_space.sample()], "call": ["gravity"], "get_attr": ["gravity"]}
+    envs.reset_async()
+    with pytest.raises(AlreadyPendingCallError, match="a pending call to `reset`"):
+        getattr(envs, method)(*arguments.get(method, []))
+    envs.reset_wait()
+
+
+@pytest.mark.parametrize("verb", ["reset", "step", "call"])
+def test_waiting_needs_a_pending_call(envs, verb):
+    message = f"Calling `{verb}_wait` without any prior call to `{verb}_async`."
+    with pytest.raises(NoAsyncCallError, match=re.escape(message)) as error:
+        getattr(envs, f"{verb}_wait")()
+    assert error.value.name == verb
+
+
+def test_waiting_for_another_verb_leaves_the_pending_call_alone(envs):
+    envs.step_async(np.zeros(NUM_ENVS, np.int64))
+    with pytest.raises(NoAsyncCallError):
+        envs.reset_wait()
+    _, rewards, *_ = envs.step_wait()
+    np.testing.assert_array_equal(rewards, np.ones(NUM_ENVS))
+
+
+def test_asynchronous_verbs_return_what_the_blocking_ones_do(envs, oracle):
+    envs.reset_async(seed=3)
+    assert_same(envs.reset_wait(timeout=60), oracle.reset(seed=3))
+    actions = oracle.action_space.sample()
+    envs.step_async(actions)
+    assert_same(envs.step_wait(timeout=60), oracle.step(actions))
+    envs.call_async("gravity")
+    assert_same(envs.call_wait(timeout=60), oracle.call("gravity"))
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize("convert", [list, tuple, np.int32, lambda actions: actions.tolist()])
+def test_actions_may_be_any_sequence(envs, oracle, convert):
+    envs.reset(seed=4)
+    oracle.reset(seed=4)
+    actions = oracle.action_space.sample()
+    assert_same(envs.step(convert(actions)), oracle.step(convert(actions)))
+
+
+def test_a_seed_list_of_the_wrong_length_is_refused(envs):
+    message = "the length must match num_envs=5 but got length=2"
+    with pytest.raises(ValueError, match=message):
+        envs.reset(seed=[1, 2])
+
+
+WRONG_MASKS = {
+    "list": [True] * NUM_ENVS,
+    "shape": np.ones(NUM_ENVS + 1, bool),
+    "dtype": np.ones(NUM_ENVS, int),
+    "empty": np.zeros(NUM_ENVS, bool),
+}
+
+
+@pytest.mark.parametrize("mask", WRONG_MASKS.values(), ids=WRONG_MASKS)
+def test_a_wrong_reset_mask_is_refused_as_gymnasium_does(envs, oracle, mask):
+    oracle.reset()
+    with pytest.raises((TypeError, ValueError)) as expected:
+        oracle.reset(options={"reset_mask": mask})
+    with pytest.raises(type(expected.value), match=re.escape(str(expected.value))):
+        envs.reset(options={"reset_mask": mask})
+    envs.reset(options={"reset_mask": np.ones(NUM_ENVS, bool)})
+
+
+# Attributes and methods of the envs.
+
+
+def test_seeds_and_generators_of_the_envs_are_visible(envs, oracle):
+    envs.reset(seed=9)
+    oracle.reset(seed=9)
+    assert envs.np_random_seed == (9, 10, 11, 12, 13)
+    states = [generator.bit_generator.state for generator in envs.np_random]
+    assert states == [generator.bit_generator.state for generator in oracle.np_random]
+
+
+def test_attributes_are_read_and_written_by_slot(envs):
+    envs.set_attr("gravity", [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert envs.get_attr("gravity") == (1.0, 2.0, 3.0, 4.0, 5.0)
+    assert envs.call("gravity") == (1.0, 2.0, 3.0, 4.0, 5.0)
+    envs.set_attr("gravity", 9.8)
+    assert envs.get_attr("gravity") == (9.8,) * NUM_ENVS
+
+
+def test_a_new_attribute_may_be_any_value(envs):
+    value = {"depth": [1, (2.0, None)], "array": np.arange(3)}
+    envs.set_attr("note", value)
+    assert_same(envs.get_attr("note"), (value,) * NUM_ENVS)
+
+
+@pytest.mark.parametrize("values", [[1.0], (1.0, 2.0), [1.0] * 6])
+def test_a_wrong_number_of_values_is_refused(envs, oracle, values):
+    with pytest.raises(ValueError) as expected:
+        oracle.set_attr("gravity", values)
+    with pytest.raises(ValueError, match=re.escape(str(expected.value))):
+        envs.set_attr("gravity", values)
+
+
+def test_methods_take_arguments(envs):
+    bounds = envs.call("get_wrapper_attr", "x_threshold")
+    assert bounds == (2.4,) * NUM_ENVS
+    assert envs.call("has_wrapper_attr", name="no such name") == (False,) * NUM_ENVS
+
+
+@pytest.mark.parametrize("name", ["reset", "step", "close"])
+def test_verbs_of_the_vector_env_cannot_be_called_by_name(envs, name):
+    message = f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
+    with pytest.raises(ValueError, match=re.escape(message)):
+        envs.call(name)
+
+
+def test_a_missing_attribute_is_an_attribute_error(envs):
+    with pytest.raises(AttributeError, match="no_such_attribute"):
+        envs.get_attr("no_such_attribute")
+
+
+# Constructors.
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_list_of_callables_gives_each_slot_its_own_env(transport):
+    makers = [lambda g=g: TimeAwareObservation(gym.make("Pendulum-v1", g=g)) for g in range(1, 6)]
+    with cluster_env(transport, makers, num_workers=2) as cluster:
+        assert repr(cluster) == "ClusterEnv(num_envs=5)"
+        assert cluster.spec is None
+        assert cluster.get_attr("g") == (1, 2, 3, 4, 5)
+        twins = Twins(cluster, SyncVectorEnv(makers))
+        twins.reset(seed=1)
+        twins.run(10)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_keywords_and_wrappers_reach_the_envs_as_in_make_vec(transport):
+    kwargs = {"sutton_barto_reward": True, "wrappers": (TimeAwareObservation,)}
+    oracle = gym.make_vec("CartPole-v1", 3, "sync", **kwargs)
+    with Twins(cluster_env(transport, "CartPole-v1", 3, 2, **kwargs), oracle) as twins:
+        twins.assert_same_spaces()
+        twins.reset(seed=1)
+        twins.run(40)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_frames_are_rendered_by_slot(transport):
+    make = partial(gym.make, "CartPole-v1", render_mode="rgb_array")
+    oracle = SyncVectorEnv([make] * 3)
+    oracle.reset(seed=1)
+    with cluster_env(transport, "CartPole-v1", 3, 2, render_mode="rgb_array") as envs:
+        envs.reset(seed=1)
+        assert envs.render_mode == "rgb_array"
+        assert_same(envs.render(), oracle.render())
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_error_of_one_env_keeps_its_type_and_message(transport):
+    with cluster_env(transport, FailingEnv, 3, 2) as envs:
+        with pytest.raises(ValueError, match="no luck with seed 13"):
+            envs.reset(seed=[1, 2, 13])
+        envs.reset(seed=[1, 2, 3])
+        with pytest.raises(ValueError, match="action 1 is broken"):
+            envs.step(np.array([0, 1, 0]))
+
+
+def test_an_error_on_a_closed_env_names_the_class():
+    envs = ClusterEnv("CartPole-v1", 2, launcher="in-process")
+    envs.close()
+    message = "Trying to operate on `ClusterEnv`, after a call to `close()`."
+    calls = [
+        envs.reset,
+        envs.reset_async,
+        envs.reset_wait,
+        partial(envs.step, [0, 0]),
+        partial(envs.step_async, [0, 0]),
+        envs.step_wait,
+        partial(envs.call, "gravity"),
+        envs.call_wait,
+        partial(envs.get_attr, "gravity"),
+        partial(envs.set_attr, "gravity", 1.0),
+        envs.render,
+    ]
+    for call in calls:
+        with pytest.raises(ClosedEnvironmentError, match=re.escape(message)):
+            call()
