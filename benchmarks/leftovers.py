@@ -45,7 +45,7 @@ def count_leftovers(cycle: int, temporary_folder: Path) -> Leftovers:
     """Count now. Descendants include zombies, which nobody has waited for."""
     return Leftovers(
         cycle=cycle,
-        processes=len(_descendants() | _marked()),
+        processes=len(descendants() | _marked()),
         file_descriptors=len(os.listdir("/proc/self/fd")),
         threads=len(os.listdir("/proc/self/task")),
         mappings=len(Path("/proc/self/maps").read_text().splitlines()),
@@ -76,7 +76,8 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _descendants() -> set[int]:
+def descendants() -> set[int]:
+    """The processes that this one has started, and those that they have started."""
     parents: dict[int, int] = {}
     for pid in _pids():
         with suppress(OSError):
@@ -86,6 +87,12 @@ def _descendants() -> set[int]:
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
     return found - {os.getpid()}
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far, in steps of a clock tick."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _marked() -> set[int]:

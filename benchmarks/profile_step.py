@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import report
 from fresh_process import in_fresh_process
+from leftovers import cpu_seconds, descendants
 from systems import Result, Task, open_cluster, step_ceiling
 from workloads import WORKLOADS
 
@@ -32,8 +33,9 @@ NOTES = """\
   wake-ups, arrays, checks, at the head and at the workers. "not explained" is what remains of the
   measured lockstep: colder caches, the head taking a worker's core. It may be negative: the
   workers of a lockstep wait for each other once, and work of the head hides in such waits.
-- The head's view: wall time inside its two calls; CPU time of the thread that calls `step` (what
-  is not CPU is blocked waiting), and of all threads of the head.
+- What was measured: wall time inside the head's two calls; CPU time of the thread that calls
+  `step` (what is not CPU is blocked waiting), of all threads of the head, and of one worker;
+  spinning is CPU. "of the cores": CPU over wall time of the bare loops, 1 on an idle machine.
 """
 
 
@@ -47,7 +49,7 @@ def main() -> None:
     for env, numbers in budgets.items():
         title = f"{env}, {options.num_envs} envs, {options.workers} workers"
         sections[title] = report.table(*_budget_table(numbers))
-        sections[f"{title}: the head's view"] = report.table(*_head_table(numbers))
+        sections[f"{title}: what was measured"] = report.table(*_measured_table(numbers))
     sections["How it was measured"] = NOTES + report.facts(settings)
     sections["Machine"] = report.facts(about)
     numbers = {"machine": about, "settings": settings, "seconds": budgets}
@@ -97,9 +99,11 @@ def profile_cluster(task: Task) -> Result:
     with closing(open_cluster(task)) as envs:
         envs.reset(seed=0)
         _timed_steps(envs, rows, task.warmup_seconds)
-        thread, process = thread_time(), process_time()
+        before = _cpu_times()
         sent, received = _timed_steps(envs, rows, task.seconds)
-        thread, process = thread_time() - thread, process_time() - process
+        thread, process, workers = (
+            after - b for after, b in zip(_cpu_times(), before, strict=True)
+        )
     count = len(sent)
     return {
         "lockstep_s": float((received[-1] - sent[0, 0]) / count),
@@ -107,7 +111,13 @@ def profile_cluster(task: Task) -> Result:
         "step_wait_s": float((received - sent[:, 1]).mean()),
         "calling_thread_cpu_s": thread / count,
         "head_cpu_s": process / count,
+        "worker_cpu_s": workers / count / task.workers,
     }
+
+
+def _cpu_times() -> tuple[float, float, float]:
+    """CPU seconds so far of the calling thread, of the whole head, and of all workers."""
+    return thread_time(), process_time(), sum(cpu_seconds(pid) for pid in descendants())
 
 
 def _timed_steps(envs: Any, rows: Any, seconds: float) -> tuple[np.ndarray, np.ndarray]:
@@ -139,19 +149,23 @@ def _budget_table(numbers: dict[str, Result]) -> tuple[list[str], list[list[str]
     return _lines("part", parts, lockstep)
 
 
-def _head_table(numbers: dict[str, Result]) -> tuple[list[str], list[list[str]]]:
+def _measured_table(numbers: dict[str, Result]) -> tuple[list[str], list[list[str]]]:
     cluster, null = numbers["cluster"], numbers["null cluster"]
     parts = {
         "step_async": cluster["step_async_s"],
         "step_wait": cluster["step_wait_s"],
         "CPU of the calling thread": cluster["calling_thread_cpu_s"],
         "CPU of the whole head": cluster["head_cpu_s"],
+        "CPU of a worker": cluster["worker_cpu_s"],
         "null twins: lockstep": null["lockstep_s"],
         "null twins: bare loop": numbers["null bare"]["turn_s"],
         "null twins: CPU of the calling thread": null["calling_thread_cpu_s"],
+        "null twins: CPU of a worker": null["worker_cpu_s"],
         "one null twin, one worker: lockstep": numbers["null one env"]["lockstep_s"],
     }
-    return _lines("measured", parts, cluster["lockstep_s"])
+    header, lines = _lines("measured", parts, cluster["lockstep_s"])
+    share = f"{100 * numbers['bare']['cpu_share']:.0f} % of the cores"
+    return header, [*lines, ["bare loops: what they got", "", share]]
 
 
 def _lines(title: str, parts: dict[str, float], whole: float) -> tuple[list[str], list[list[str]]]:

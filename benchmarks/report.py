@@ -104,7 +104,6 @@ def publish(
 ) -> None:
     """Print the sections and save them with the numbers and the picture."""
     text = f"# {benchmark}\n\n" + "\n\n".join(f"## {t}\n\n{body}" for t, body in sections.items())
-    print(text)
     stem = f"{date.today().isoformat()}-{cores()}cores"
     target = folder / benchmark
     target.mkdir(parents=True, exist_ok=True)
@@ -113,4 +112,5 @@ def publish(
         text += f"\n\n![{benchmark}]({stem}.png)"
     (target / f"{stem}.md").write_text(text + "\n")
     (target / f"{stem}.json").write_text(json.dumps(numbers, indent=1) + "\n")
+    print(text)
     print(f"\nsaved results/{benchmark}/{stem}.md, .json" + (", .png" if figure else ""))

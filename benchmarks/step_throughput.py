@@ -17,12 +17,13 @@ from pathlib import Path
 
 import report
 from fresh_process import MeasurementError, in_fresh_process
-from systems import PROCESS_PER_ENV, SYSTEMS, Task
+from systems import PROCESS_PER_ENV, SYSTEMS, Result, Task
 from throughput_report import (
     LABELS,
     NOTES,
     Entry,
     Measurement,
+    idleness,
     picture,
     promises_table,
     summarise,
@@ -48,6 +49,7 @@ def main() -> None:
         for measurement in _measure(env, num_envs, system, options)
     ]
     entries = summarise(measurements)
+    about |= idleness(measurements)
     settings = {name: value for name, value in vars(options).items() if name != "results"}
     numbers = {
         "machine": about,
@@ -81,25 +83,22 @@ def _measure(
     env: str, num_envs: int, system: str, options: argparse.Namespace
 ) -> list[Measurement]:
     missing = _reason_not_to_run(env, num_envs, system, options.max_env_processes)
-    rates: dict[str, float | None] = {system: None}
+    result: Result = {}
     if not missing:
         workers = min(options.workers, num_envs)
         task = Task(env, num_envs, workers, options.seconds, options.warmup)
         try:
-            rates = _rates(system, task, options.timeout)
+            result = in_fresh_process(SYSTEMS[system], task, timeout_s=options.timeout)
         except MeasurementError as error:
             print(f"{env} {num_envs} {system}: {error}", file=sys.stderr)
             missing = "failed"
-    _show_progress(env, num_envs, system, rates[system], missing)
-    return [Measurement(env, num_envs, name, rate, missing) for name, rate in rates.items()]
-
-
-def _rates(system: str, task: Task, timeout_s: float) -> dict[str, float | None]:
-    result = in_fresh_process(SYSTEMS[system], task, timeout_s=timeout_s)
-    rates: dict[str, float | None] = {system: result["steps_per_s"]}
-    if system == "ceiling":
-        rates["ceiling-resets"] = result["steps_per_s"] + result["resets_per_s"]
-    return rates
+    rate = result.get("steps_per_s")
+    measured = [Measurement(env, num_envs, system, rate, missing, result.get("cpu_share"))]
+    if system == "ceiling" and rate is not None:
+        counted = rate + result["resets_per_s"]
+        measured.append(Measurement(env, num_envs, "ceiling-resets", counted))
+    _show_progress(measured[0])
+    return measured
 
 
 def _reason_not_to_run(env: str, num_envs: int, system: str, max_env_processes: int) -> str:
@@ -116,9 +115,11 @@ def _reason_not_to_run(env: str, num_envs: int, system: str, max_env_processes: 
     return ""
 
 
-def _show_progress(env: str, num_envs: int, system: str, rate: float | None, missing: str) -> None:
-    outcome = missing if rate is None else f"{rate:11,.0f} steps/s"
-    print(f"{env:14s} {num_envs:4d}  {LABELS[system]:25s} {outcome}", file=sys.stderr, flush=True)
+def _show_progress(measured: Measurement) -> None:
+    rate = measured.steps_per_s
+    outcome = measured.missing if rate is None else f"{rate:11,.0f} steps/s"
+    cell = f"{measured.env:14s} {measured.num_envs:4d}"
+    print(f"{cell}  {LABELS[measured.system]:25s} {outcome}", file=sys.stderr, flush=True)
 
 
 def _sections(

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing import get_context
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import gymnasium as gym
@@ -49,6 +49,17 @@ class Task:
         return cycle(predrawn_actions(self.settings.num_actions, self.num_envs))
 
 
+@dataclass(frozen=True)
+class Loop:
+    """What one bare loop measured."""
+
+    num_envs: int
+    turn_seconds: np.ndarray
+    """Of each turn over all its envs, resets included."""
+    resets: int
+    cpu_seconds: float
+
+
 def step_ceiling(task: Task) -> Result:
     """Bare loops in ``task.workers`` processes that share nothing but the starting gun."""
     context = get_context("fork")
@@ -66,23 +77,22 @@ def step_ceiling(task: Task) -> Result:
     return _sum_of_loops(outcomes)
 
 
-def _bare_loop_process(task: Task, share: int, barrier: Any, results: Any) -> None:
-    envs = [task.make() for _ in range(share)]
-    actions = predrawn_actions(task.settings.num_actions, share)
+def _bare_loop_process(task: Task, num_envs: int, barrier: Any, results: Any) -> None:
+    envs = [task.make() for _ in range(num_envs)]
+    actions = predrawn_actions(task.settings.num_actions, num_envs)
     rows = cycle([list(row) for row in actions])
     for slot, env in enumerate(envs):
         env.reset(seed=slot)
     barrier.wait()
     _bare_loop(envs, rows, task.warmup_seconds)
     barrier.wait()
-    results.put((share, *_bare_loop(envs, rows, task.seconds)))
+    results.put(_bare_loop(envs, rows, task.seconds))
 
 
-def _bare_loop(
-    envs: list[gym.Env[Any, Any]], rows: Iterator[list[Any]], seconds: float
-) -> tuple[np.ndarray, int]:
-    """Step all envs in turn; return the seconds that each turn took, and the number of resets."""
+def _bare_loop(envs: list[gym.Env[Any, Any]], rows: Iterator[list[Any]], seconds: float) -> Loop:
+    """Step all envs in turn, and reset each when its episode ends, until the time is over."""
     resets = 0
+    cpu_start = process_time()
     times = [perf_counter()]
     deadline = times[0] + seconds
     while times[-1] < deadline:
@@ -92,17 +102,20 @@ def _bare_loop(
                 env.reset()
                 resets += 1
         times.append(perf_counter())
-    return np.diff(times), resets
+    return Loop(len(envs), np.diff(times), resets, process_time() - cpu_start)
 
 
-def _sum_of_loops(outcomes: list[tuple[int, np.ndarray, int]]) -> Result:
-    turns = min(len(turn_seconds) for _, turn_seconds, _ in outcomes)
-    slowest = np.max([turn_seconds[:turns] for _, turn_seconds, _ in outcomes], axis=0)
+def _sum_of_loops(loops: list[Loop]) -> Result:
+    turns = min(len(loop.turn_seconds) for loop in loops)
+    slowest = np.max([loop.turn_seconds[:turns] for loop in loops], axis=0)
+    seconds = np.array([loop.turn_seconds.sum() for loop in loops])
+    steps = np.array([loop.num_envs * len(loop.turn_seconds) for loop in loops])
     return {
-        "steps_per_s": float(sum(share * len(turn) / turn.sum() for share, turn, _ in outcomes)),
-        "resets_per_s": float(sum(resets / turn.sum() for _, turn, resets in outcomes)),
-        "turn_s": float(np.mean([turn.mean() for _, turn, _ in outcomes])),
+        "steps_per_s": float((steps / seconds).sum()),
+        "resets_per_s": float(([loop.resets for loop in loops] / seconds).sum()),
+        "turn_s": float(np.mean([loop.turn_seconds.mean() for loop in loops])),
         "slowest_turn_s": float(slowest.mean()),
+        "cpu_share": float(np.mean([loop.cpu_seconds for loop in loops] / seconds)),
     }
 
 
@@ -179,7 +192,10 @@ def step_cluster_partial(task: Task) -> Result:
             *_, info = envs.recv()
             envs.send(actions, info["env_id"])
 
-        return _timed(answer_next_batch, task, slots_per_call=batch_size)
+        result = _timed(answer_next_batch, task, slots_per_call=batch_size)
+        for _ in range(task.num_envs // batch_size):
+            envs.recv()  # Nothing is pending at close.
+        return result
 
 
 SYSTEMS: dict[str, Callable[[Task], Result]] = {

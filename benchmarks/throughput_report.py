@@ -48,7 +48,8 @@ NOTES = """\
   line "resets counted" counts them for the ceiling too and is the stricter yardstick.
 - SB3 resets within the step and starts by fork here (its default imports torch once per env; the
   steps are the same). AsyncVectorEnv and SB3 run one process per env, whatever the workers.
-- "vs" is the ratio of the medians: 2.00 is twice as many steps per second.
+- Steps per second are medians over the repeats. Ratios are taken within each repeat, where all
+  systems have seen the same machine, and then the median; vs 2.00 is twice as many steps.
 - Half batches: `batch_size` = num_envs / 2 with `recv` and `send`.
 - "not run": a system with one process per env is left out where its processes would need more
   than half of the memory available, or number more than max_env_processes; and any system whose
@@ -65,6 +66,8 @@ class Measurement:
     system: str
     steps_per_s: float | None
     missing: str = ""
+    cpu_share: float | None = None
+    """CPU time over wall time of the ceiling's loops: 1 where nothing else took their cores."""
 
 
 @dataclass(frozen=True)
@@ -86,31 +89,45 @@ def summarise(measurements: list[Measurement]) -> list[Entry]:
     grouped: dict[tuple[str, int, str], list[Measurement]] = {}
     for one in measurements:
         grouped.setdefault((one.env, one.num_envs, one.system), []).append(one)
-    medians = {
-        key: statistics.median(rates) for key, group in grouped.items() if (rates := _rates(group))
-    }
-    return [_entry(key, group, medians) for key, group in grouped.items()]
+    return [
+        _entry(group, {other: grouped.get((env, num_envs, other), []) for other in LABELS})
+        for (env, num_envs, _), group in grouped.items()
+    ]
 
 
-def _rates(group: list[Measurement]) -> list[float]:
-    return [one.steps_per_s for one in group if one.steps_per_s is not None]
+def _entry(group: list[Measurement], cell: dict[str, list[Measurement]]) -> Entry:
+    first = group[0]
+    rates = [one.steps_per_s for one in group if one.steps_per_s is not None]
+    ratios = {other: _ratios(group, repeats) for other, repeats in cell.items()}
+    return Entry(
+        first.env,
+        first.num_envs,
+        first.system,
+        steps_per_s=statistics.median(rates) if rates else None,
+        lowest=min(rates, default=None),
+        highest=max(rates, default=None),
+        missing=next((one.missing for one in group if one.missing), ""),
+        ratios={other: statistics.median(many) for other, many in ratios.items() if many},
+    )
 
 
-def _entry(
-    key: tuple[str, int, str],
-    group: list[Measurement],
-    medians: dict[tuple[str, int, str], float],
-) -> Entry:
-    env, num_envs, _ = key
-    rates = _rates(group)
-    ratios = {
-        other: medians[key] / medians[env, num_envs, other]
-        for other in LABELS
-        if rates and (env, num_envs, other) in medians
-    }
-    missing = next((one.missing for one in group if one.missing), "")
-    lowest, highest = (min(rates), max(rates)) if rates else (None, None)
-    return Entry(*key, medians.get(key), lowest, highest, missing, ratios)
+def _ratios(group: list[Measurement], others: list[Measurement]) -> list[float]:
+    """Repeat by repeat: neighbours in time have seen the same machine."""
+    return [
+        one.steps_per_s / other.steps_per_s
+        for one, other in zip(group, others, strict=False)
+        if one.steps_per_s and other.steps_per_s
+    ]
+
+
+def idleness(measurements: list[Measurement]) -> dict[str, str]:
+    """How much of their cores the ceiling's loops got, as a fact about the machine."""
+    shares = [one.cpu_share for one in measurements if one.cpu_share is not None]
+    if not shares:
+        return {}
+    median = statistics.median(shares)
+    verdict = "idle otherwise" if median > 0.97 else "NOT IDLE: do not quote these numbers"
+    return {"share of the cores that the ceiling got": f"{median:.2f} ({verdict})"}
 
 
 def throughput_table(entries: list[Entry]) -> tuple[list[str], list[list[str]]]:

@@ -1,123 +1,97 @@
-"""What the user passed to ClusterEnv → a backend, a launcher, a number of workers."""
+"""Checks of what the user passes to a call, with Gymnasium's messages where it has them."""
 
 from __future__ import annotations
 
-import copy
-import difflib
-import inspect
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import gymnasium
-from gymnasium.envs.registration import EnvSpec
+import numpy as np
+from gymnasium import Space
+from gymnasium.vector.utils import iterate
 
-from clusterenv.backends.base import Backend
-from clusterenv.backends.gymnasium import (
-    CallableBackend,
-    EnvFactory,
-    EnvWrapper,
-    RegisteredBackend,
-)
-from clusterenv.launchers.base import Launcher
+from clusterenv.wire.codec import Array
+from clusterenv.wire.spaces import Leaf
 
-Env = str | EnvSpec | EnvFactory | Sequence[EnvFactory] | Backend
+Seed = int | Sequence[int | None] | None
 
 
-def choose_backend(
-    env: Env, num_envs: int | None, wrappers: Sequence[EnvWrapper], kwargs: dict[str, Any]
-) -> tuple[Backend, int, EnvSpec | None]:
-    """The backend, the number of envs, and the spec where ``env`` is an id."""
-    if num_envs is not None and num_envs < 1:
-        raise ValueError(f"num_envs={num_envs} must be at least 1")
-    if isinstance(env, str | EnvSpec):
-        _refuse_misspelt(kwargs)
-        spec = gymnasium.spec(env) if isinstance(env, str) else env
-        return (
-            RegisteredBackend(spec, kwargs, tuple(wrappers)),
-            num_envs or 1,
-            _vector_spec(spec, kwargs, num_envs or 1),
-        )
-    if kwargs:
-        raise TypeError(
-            f"unexpected arguments {sorted(kwargs)}: arguments for the env go with a Gymnasium id; "
-            f"ClusterEnv itself takes {', '.join(_own_arguments())}"
-        )
-    if isinstance(env, Backend):
-        if wrappers:
-            raise TypeError("wrappers= goes with an id or callables; a backend wraps its own envs")
-        return env, num_envs or 1, None
-    if callable(env):
-        return _from_callables([env] * (num_envs or 1), wrappers)
-    factories = list(env)
-    if num_envs not in (None, len(factories)):
-        raise ValueError(f"num_envs={num_envs}, but {len(factories)} callables were given")
-    return _from_callables(factories, wrappers)
-
-
-def _from_callables(
-    factories: list[EnvFactory], wrappers: Sequence[EnvWrapper]
-) -> tuple[Backend, int, None]:
-    if not factories or not all(callable(factory) for factory in factories):
-        raise TypeError(
-            "env must be a Gymnasium id, a callable, a non-empty list of callables, or a backend; "
-            f"got {factories!r:.200}"
-        )
-    return CallableBackend(dict(enumerate(factories)), tuple(wrappers)), len(factories), None
-
-
-def _vector_spec(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int) -> EnvSpec:
-    """The spec as ``gymnasium.make_vec`` would record it."""
-    recorded = copy.deepcopy(spec)
-    recorded.kwargs = {**recorded.kwargs, **kwargs, "num_envs": num_envs}
-    return recorded
-
-
-def _refuse_misspelt(kwargs: dict[str, Any]) -> None:
-    for name in kwargs:
-        close = difflib.get_close_matches(name, _own_arguments(), n=1, cutoff=0.85)
-        if close:
-            raise TypeError(f"unexpected argument {name!r}: did you mean {close[0]!r}?")
-
-
-def _own_arguments() -> list[str]:
-    from clusterenv.env import ClusterEnv
-
-    parameters = inspect.signature(ClusterEnv).parameters.values()
-    return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
-
-
-def choose_num_workers(num_workers: int | None, num_envs: int) -> int:
-    """As asked, else one per core; never more than envs."""
-    if num_workers is None:
-        return min(len(os.sched_getaffinity(0)), num_envs)
-    if num_workers < 1:
-        raise ValueError(f"num_workers={num_workers} must be at least 1")
-    return min(num_workers, num_envs)
-
-
-def choose_launcher(launcher: Launcher | str) -> Launcher:
-    """A launcher object from a name, or as it is."""
-    if not isinstance(launcher, str):
-        return launcher
-    if launcher not in _LAUNCHERS:
+def seed_by_slot(seed: Seed, num_envs: int) -> list[int | None]:
+    """Slot *i* gets ``seed + i``, or the *i*-th seed of a list."""
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + slot for slot in range(num_envs)]
+    if len(seed) != num_envs:
         raise ValueError(
-            f"launcher={launcher!r} is none of {sorted(_LAUNCHERS)}; other launchers are objects "
-            "from clusterenv.launchers"
+            "If seeds are passed as a list the length must match "
+            f"num_envs={num_envs} but got length={len(seed)}."
         )
-    return _LAUNCHERS[launcher]()
+    return [None if one is None else int(one) for one in seed]
 
 
-def _local() -> Launcher:
-    from clusterenv.launchers.local import LocalLauncher
+def slots_to_reset(
+    options: dict[str, Any] | None, num_envs: int
+) -> tuple[list[int], dict[str, Any] | None]:
+    """The slots of ``options["reset_mask"]`` (else all), and the options without it."""
+    if options is None or "reset_mask" not in options:
+        return list(range(num_envs)), options
+    mask = options.pop("reset_mask")
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
+    if mask.shape != (num_envs,):
+        raise ValueError(
+            f"`options['reset_mask']` must have shape `({num_envs},)`, got {mask.shape}"
+        )
+    if mask.dtype != np.bool_:
+        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
+    if not mask.any():
+        raise ValueError(
+            "`options['reset_mask']` must contain a boolean array with at least one True "
+            f"value, got reset_mask={mask}"
+        )
+    return [int(slot) for slot in np.flatnonzero(mask)], options
 
-    return LocalLauncher()
+
+def actions_by_row(
+    actions: Any, count: int, leaf: Leaf | None, single: Space[Any], batched: Space[Any]
+) -> Array | list[Any]:
+    """An array with a row per slot; a list where the action space is no single array."""
+    if leaf is None:
+        listed = list(iterate(batched, actions))
+        if len(listed) != count:
+            raise ValueError(f"got {len(listed)} actions for {count} envs")
+        return listed
+    array = np.asarray(actions)
+    if array.shape != (count, *leaf.shape):
+        raise ValueError(
+            f"actions have shape {array.shape}, expected {(count, *leaf.shape)}: one of "
+            f"{single} for each of {count} envs"
+        )
+    if leaf.dtype is None or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
+        raise TypeError(
+            f"actions have dtype {array.dtype}, which does not fit {single} of dtype {leaf.dtype}"
+        )
+    return array
 
 
-def _in_process() -> Launcher:
-    from clusterenv.launchers.in_process import InProcessLauncher
+def values_by_slot(values: Any, num_envs: int) -> Sequence[Any]:
+    """One value per slot if ``values`` is a list or tuple, else the same for all."""
+    if not isinstance(values, list | tuple):
+        return [values] * num_envs
+    if len(values) != num_envs:
+        raise ValueError(
+            "Values must be a list or tuple with length equal to the number of environments. "
+            f"Got `{len(values)}` values for {num_envs} environments."
+        )
+    return values
 
-    return InProcessLauncher()
 
-
-_LAUNCHERS: dict[str, Callable[[], Launcher]] = {"local": _local, "in-process": _in_process}
+def distinct_slots(env_id: Any, num_envs: int) -> list[int]:
+    """``env_id`` as slots, each named once."""
+    slots = [int(slot) for slot in np.asarray(env_id).reshape(-1)]
+    unknown = [slot for slot in slots if not 0 <= slot < num_envs]
+    if unknown:
+        raise ValueError(f"env_id {unknown} must be between 0 and {num_envs - 1}")
+    if len(set(slots)) < len(slots):
+        raise ValueError(f"env_id names a slot twice: {sorted(slots)}")
+    return slots

@@ -19,12 +19,19 @@ from gymnasium.error import (
     ResetNeeded,
 )
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import iterate
 
 from clusterenv.agreement import agree_on_spaces
-from clusterenv.arguments import choose_backend, choose_launcher, choose_num_workers
+from clusterenv.arguments import (
+    Seed,
+    actions_by_row,
+    distinct_slots,
+    seed_by_slot,
+    slots_to_reset,
+    values_by_slot,
+)
 from clusterenv.backends.base import Backend
 from clusterenv.backends.gymnasium import EnvFactory, EnvWrapper
+from clusterenv.construction import choose_backend, choose_launcher, choose_num_workers
 from clusterenv.head.crew import Limits
 from clusterenv.head.head import Head
 from clusterenv.launchers.base import Launcher
@@ -162,7 +169,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def reset(
         self,
         *,
-        seed: int | Sequence[int | None] | None = None,
+        seed: Seed = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all envs, or those of ``options["reset_mask"]``; slot *i* gets ``seed + i``."""
@@ -171,15 +178,15 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
 
     def reset_async(
         self,
-        seed: int | Sequence[int | None] | None = None,
+        seed: Seed = None,
         options: dict[str, Any] | None = None,
     ) -> None:
         """Start a reset; :meth:`reset_wait` gets its result."""
         self._assert_is_running()
-        seeds = self._seeds(seed)
+        seeds = seed_by_slot(seed, self.num_envs)
         self._leave_partial_batches()
         self._assert_not_pending("reset_async", full_stop="")
-        slots, options = self._slots_to_reset(options)
+        slots, options = slots_to_reset(options, self.num_envs)
         self._head.reset(slots, [seeds[slot] for slot in slots], options)
         self._state = State.WAITING_RESET
 
@@ -189,39 +196,6 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         self._has_reset = True
         batch = self._head.batch
         return batch.observations(self.copy), batch.take_infos(self._add_info)
-
-    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, int | np.integer):
-            return [int(seed) + slot for slot in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise ValueError(
-                "If seeds are passed as a list the length must match "
-                f"num_envs={self.num_envs} but got length={len(seed)}."
-            )
-        return [None if one is None else int(one) for one in seed]
-
-    def _slots_to_reset(
-        self, options: dict[str, Any] | None
-    ) -> tuple[list[int], dict[str, Any] | None]:
-        if options is None or "reset_mask" not in options:
-            return list(range(self.num_envs)), options
-        mask = options.pop("reset_mask")
-        if not isinstance(mask, np.ndarray):
-            raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
-        if mask.shape != (self.num_envs,):
-            raise ValueError(
-                f"`options['reset_mask']` must have shape `({self.num_envs},)`, got {mask.shape}"
-            )
-        if mask.dtype != np.bool_:
-            raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
-        if not mask.any():
-            raise ValueError(
-                "`options['reset_mask']` must contain a boolean array with at least one True "
-                f"value, got reset_mask={mask}"
-            )
-        return [int(slot) for slot in np.flatnonzero(mask)], options
 
     # Step.
 
@@ -235,7 +209,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         self._assert_is_running()
         self._assert_not_pending("step_async")
         self._assert_has_reset("step")
-        self._head.step_all(self._checked_actions(actions, self.num_envs))
+        self._head.step_all(self._by_row(actions, self.num_envs))
         self._state = State.WAITING_STEP
 
     def step_wait(self, timeout: float | None = None) -> StepResult:
@@ -250,37 +224,23 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             batch.take_infos(self._add_info),
         )
 
-    def _checked_actions(self, actions: Any, count: int) -> Any:
-        """An array with a row per slot, or a list with an action per slot."""
-        leaf = self._head.action_leaf
-        if leaf is None:
-            listed = list(iterate(self.action_space, actions))
-            if len(listed) != count:
-                raise ValueError(f"got {len(listed)} actions for {count} envs")
-            return listed
-        array = np.asarray(actions)
-        if array.shape != (count, *leaf.shape):
-            raise ValueError(
-                f"actions have shape {array.shape}, expected {(count, *leaf.shape)}: one of "
-                f"{self.single_action_space} for each of {count} envs"
-            )
-        if leaf.dtype is None or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
-            raise TypeError(
-                f"actions have dtype {array.dtype}, which does not fit "
-                f"{self.single_action_space} of dtype {leaf.dtype}"
-            )
-        return array
+    def _by_row(self, actions: Any, count: int) -> Any:
+        return actions_by_row(
+            actions, count, self._head.action_leaf, self.single_action_space, self.action_space
+        )
 
     # Partial batches.
 
-    def async_reset(self, seed: int | Sequence[int | None] | None = None) -> None:
+    def async_reset(self, seed: Seed = None) -> None:
         """Start a reset of all envs, for :meth:`recv` to return as they get ready."""
         self._assert_is_running()
         self._leave_partial_batches()
         self._assert_not_pending("async_reset")
         self._received.clear()
         # A worker works on one part of its slots while the user computes actions for another.
-        self._head.reset_in_chunks(self._seeds(seed), -(-self.batch_size // self.num_workers))
+        self._head.reset_in_chunks(
+            seed_by_slot(seed, self.num_envs), -(-self.batch_size // self.num_workers)
+        )
         self._state = State.PARTIAL
         self._has_reset = True
 
@@ -312,20 +272,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """Step the slots ``env_id`` with ``actions``, for a later :meth:`recv` to return."""
         self._assert_is_running()
         self._assert_partial("send")
-        slots = [int(slot) for slot in np.asarray(env_id).reshape(-1)]
-        self._check_sendable(slots)
-        checked = self._checked_actions(actions, len(slots))
-        order = sorted(range(len(slots)), key=slots.__getitem__)
-        ordered = checked[order] if isinstance(checked, np.ndarray) else [checked[i] for i in order]
-        self._received.difference_update(slots)
-        self._head.step(sorted(slots), ordered)
-
-    def _check_sendable(self, slots: list[int]) -> None:
-        unknown = [slot for slot in slots if not 0 <= slot < self.num_envs]
-        if unknown:
-            raise ValueError(f"env_id {unknown} must be between 0 and {self.num_envs - 1}")
-        if len(set(slots)) < len(slots):
-            raise ValueError(f"env_id names a slot twice: {sorted(slots)}")
+        slots = distinct_slots(env_id, self.num_envs)
         busy = [slot for slot in slots if slot not in self._received]
         if busy:
             raise AlreadyPendingCallError(
@@ -333,6 +280,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
                 "`send`.",
                 "send",
             )
+        checked = self._by_row(actions, len(slots))
+        order = sorted(range(len(slots)), key=slots.__getitem__)
+        ordered = checked[order] if isinstance(checked, np.ndarray) else [checked[i] for i in order]
+        self._received.difference_update(slots)
+        self._head.step(sorted(slots), ordered)
 
     # Everything else that Gymnasium's vector envs can do.
 
@@ -355,7 +307,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """The results of :meth:`call_async`, one per slot."""
         self._wait(State.WAITING_CALL, timeout)
-        return self._head.results()
+        return self._head.take_values()
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """An attribute of each env."""
@@ -364,17 +316,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of each env: one value per slot if a list or tuple, else the same."""
         self._assert_is_running()
-        if not isinstance(values, list | tuple):
-            values = [values] * self.num_envs
-        if len(values) != self.num_envs:
-            raise ValueError(
-                "Values must be a list or tuple with length equal to the number of environments. "
-                f"Got `{len(values)}` values for {self.num_envs} environments."
-            )
+        by_slot = values_by_slot(values, self.num_envs)
         self._assert_not_pending("set_attr")
-        self._head.set_attr(name, values)
+        self._head.set_attr(name, by_slot)
         self._head.wait_until_idle(None)
-        self._head.results()
+        self._head.take_values()
 
     def render(self) -> tuple[Any, ...]:
         """What each env renders."""
@@ -385,7 +331,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """The seed of each env's random number generator."""
         return self.get_attr("np_random_seed")
 
-    @property
+    @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
         """A copy of each env's random number generator."""
         return self.get_attr("np_random")
@@ -402,12 +348,12 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         if os.getpid() != self._owner_pid:
             return
         grace_s = _CLOSE_GRACE_S if timeout is None else timeout
-        if self._state is not State.DEFAULT and not terminate:
+        if self._state not in (State.DEFAULT, State.PARTIAL):
             gymnasium.logger.warn(
                 f"Calling `close` while waiting for a pending call to `{self._state.value}` "
                 "to complete."
             )
-            terminate = not self._finish_pending(timeout)
+            terminate = terminate or not self._finish_pending(timeout)
         self._end_of_life.detach()
         self._head.close(0.0 if terminate else grace_s)
 
@@ -451,7 +397,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
 
     def _leave_partial_batches(self) -> None:
         if self._state is State.PARTIAL:
-            self._head.finish_partial_batches()
+            self._head.wait_until_idle(None)
+            self._head.abandon()
             self._state = State.DEFAULT
 
     def _assert_has_reset(self, method: str) -> None:
@@ -486,4 +433,3 @@ def _close_abandoned(head: Head, owner_pid: int) -> None:
     # A forked child of the head inherits this object, but not the run.
     if os.getpid() == owner_pid:
         head.close(0.0)
-

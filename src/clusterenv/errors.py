@@ -3,12 +3,11 @@
 ::
 
     ClusterEnvError
-    ├── StartupError         the workers did not come up (also a RuntimeError)
-    ├── WorkerLostError      a worker is gone and may not or cannot be replaced (also a RuntimeError)
-    ├── RemoteError          remote code raised a type that the head does not know (also a RuntimeError)
-    ├── CannotPickleError    something that must travel to the workers cannot (also a TypeError)
-    ├── UntrustedValueError  a worker wanted to send an object that plain data cannot express
-    │                        (also a TypeError)
+    ├── StartupError         RuntimeError; the workers did not come up
+    ├── WorkerLostError      RuntimeError; a worker is gone and may not or cannot be replaced
+    ├── RemoteError          RuntimeError; remote code raised a type that the head does not know
+    ├── CannotPickleError    TypeError; something that must travel to the workers cannot
+    ├── UntrustedValueError  TypeError; a worker wanted to send what plain data cannot express
     └── ProtocolError        a peer said something that the wire protocol does not allow
 
 An exception raised by an environment keeps its own type where the head knows that type; the
@@ -45,7 +44,7 @@ class ProtocolError(ClusterEnvError):
     """A peer said something that the wire protocol does not allow."""
 
 
-class RemoteTraceback(Exception):
+class RemoteTraceback(Exception):  # noqa: N818 (it is shown, never raised)
     """Carries a worker's traceback as text; shown as the cause of the exception raised here."""
 
     def __init__(self, text: str) -> None:

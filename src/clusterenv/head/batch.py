@@ -69,11 +69,6 @@ class Batch:
         self.truncated[slot] = True
         self._infos.append((slot, {"env_lost": True}))
 
-    def start_over(self, slot: int) -> None:
-        """An explicit reset: no reward, no flags."""
-        self.rewards[slot] = 0.0
-        self.terminated[slot] = self.truncated[slot] = False
-
     def observations(self, copy: bool) -> Any:
         """The observations of all slots, in the structure of the observation space."""
         values = [
@@ -110,7 +105,8 @@ class Batch:
 
     def take_infos_of(self, slots: Sequence[int]) -> dict[str, Any]:
         """Merge the infos of some slots, a row for each of them; keep the others."""
-        merger, infos = _InfoMerger(len(slots)), {}
+        infos: dict[str, Any] = {}
+        merger = _InfoMerger(len(slots))
         row_of = {slot: row for row, slot in enumerate(slots)}
         for slot, info in self._infos:
             if slot in row_of:

@@ -64,7 +64,7 @@ class Crew:
     def __init__(
         self, launcher: Launcher, roster: Roster, limits: Limits, shared_memory: bool
     ) -> None:
-        self._launcher, self._roster, self._limits = launcher, roster, limits
+        self._launcher, self._roster, self.limits = launcher, roster, limits
         self.shares_memory = shared_memory and launcher.shares_memory and AVAILABLE
         self.inbox = Inbox()
         self.reception = Reception()
@@ -94,7 +94,7 @@ class Crew:
         self._watcher.start()
 
     def _order(self, member: Member) -> Order:
-        worker, limits = member.worker, self._limits
+        worker, limits = member.worker, self.limits
         shared = None
         if self.arena_fd is not None:
             line = _Line(*_new_mailbox(worker))
@@ -105,20 +105,19 @@ class Crew:
             )
         self.reception.expect(worker, self._builds[member.index])
         invitation = self._socket.invite(worker, limits.lease_s, limits.step_timeout_s, shared)
-        fds = () if shared is None else (
-            shared.mailbox, shared.arena, shared.doorbell, shared.head_bell
+        fds = (
+            ()
+            if shared is None
+            else (shared.mailbox, shared.arena, shared.doorbell, shared.head_bell)
         )
         return Order(worker, invitation.to_bytes(), fds)
 
     def send(self, member: Member, message: Message, frames: Sequence[Buffer] = ()) -> None:
         """Send to a member's worker, through its mailbox where that is possible."""
-        line = self._lines.get(member.worker)
-        if line is not None and not frames and line.mailbox.to_worker.push(encode(message)):
-            line.doorbell.ring()
-        else:
+        if frames or not self.push(member, encode(message)):
             self.io.send(member.worker, message, frames)
 
-    def send_encoded(self, member: Member, header: bytes) -> bool:
+    def push(self, member: Member, header: bytes) -> bool:
         """Push an encoded message into a member's mailbox; False if that is not possible."""
         line = self._lines.get(member.worker)
         if line is None or not line.mailbox.to_worker.push(header):
@@ -145,9 +144,13 @@ class Crew:
         """What is known about the end of a member's worker, for an error message."""
         slot = self.current_slot(member)
         doing = "" if slot is None else f" while the env of slot {slot} was running"
+        who = self.reception.whereabouts(member.worker)
+        return f"{who} was lost: {reason}{doing}{self.log_tail(member)}"
+
+    def log_tail(self, member: Member) -> str:
+        """The end of the worker's log, headed, or nothing."""
         log = self._launcher.logs(member.worker).strip()
-        tail = f"\nThe end of its log:\n{log}" if log else ""
-        return f"{self.reception.whereabouts(member.worker)} was lost: {reason}{doing}{tail}"
+        return f"\nThe end of the log of {member.worker}:\n{log}" if log else ""
 
     def replace(self, member: Member, reason: str) -> None:
         """Start a new worker in a member's place; WorkerLostError if the budget is spent."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,11 +27,6 @@ class Member:
         """The name of the worker that holds this place now."""
         return f"worker-{self.index}.{self.incarnation}"
 
-    @property
-    def rows(self) -> slice:
-        """The slots as a slice: a worker's slots are consecutive."""
-        return slice(self.slots[0], self.slots[-1] + 1)
-
 
 class Roster:
     """Who owns which slots. Decides; opens nothing."""
@@ -41,10 +38,6 @@ class Roster:
         ]
         self._max_restarts = max_restarts_per_minute
         self._member_by_slot = {slot: m for m in self.members for slot in m.slots}
-
-    def member_of(self, slot: int) -> Member:
-        """The place that owns ``slot``."""
-        return self._member_by_slot[slot]
 
     def find(self, worker: str) -> Member | None:
         """The place that ``worker`` holds, unless it has been replaced."""
@@ -64,12 +57,13 @@ class Roster:
         member.incarnation += 1
         member.joined = False
 
-    def split_by_member(self, slots: list[int]) -> list[tuple[Member, list[int]]]:
-        """``slots`` grouped by their owners, each group in ascending order."""
-        groups: dict[int, list[int]] = {}
-        for slot in sorted(slots):
-            groups.setdefault(self._member_by_slot[slot].index, []).append(slot)
-        return [(self.members[index], group) for index, group in groups.items()]
+    def split_by_member(self, slots: Sequence[int]) -> list[tuple[Member, tuple[int, ...]]]:
+        """``slots`` (ascending) grouped by their owners."""
+        owner = self._member_by_slot
+        return [
+            (self.members[index], tuple(group))
+            for index, group in itertools.groupby(slots, lambda slot: owner[slot].index)
+        ]
 
 
 def restart_seed(run_seed: int, slot: int, incarnation: int) -> int:

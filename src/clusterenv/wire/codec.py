@@ -44,7 +44,7 @@ def header_of(array: Array) -> ArrayHeader:
 
 def frame_of(array: Array) -> memoryview:
     """The bytes of ``array`` without a copy (with one if it is not contiguous)."""
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).cast("B")
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def read_array(header: ArrayHeader, frame: Buffer) -> Array:

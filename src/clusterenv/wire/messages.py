@@ -13,7 +13,7 @@ import msgspec
 PROTOCOL_VERSION = 1
 
 
-class Message(msgspec.Struct, array_like=True, frozen=True, tag=True):
+class Message(msgspec.Struct, array_like=True, tag=True):
     """Base of all messages."""
 
 

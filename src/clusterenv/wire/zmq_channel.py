@@ -47,7 +47,7 @@ class HeadSocket:
         self._router.set(zmq.HEARTBEAT_IVL, int(lease_s * 250))
         self._router.set(zmq.HEARTBEAT_TIMEOUT, int(lease_s * 750))
         self._router.bind(f"tcp://{host}:0")
-        self.address = self._router.get(zmq.LAST_ENDPOINT).decode()
+        self.address = bytes(self._router.get(zmq.LAST_ENDPOINT)).decode()
 
     def invite(
         self, worker: str, lease_s: float, step_timeout_s: float, shared: SharedDescriptors | None

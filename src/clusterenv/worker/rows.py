@@ -59,7 +59,11 @@ class FrameRows:
     ) -> tuple[Stepped, list[Buffer]]:
         """Fresh arrays each time: libzmq reads them after this returns."""
         count = len(slots)
-        arrays: list[Array] = [np.empty(count), np.empty(count, np.bool_), np.empty(count, np.bool_)]
+        arrays: list[Array] = [
+            np.empty(count),
+            np.empty(count, np.bool_),
+            np.empty(count, np.bool_),
+        ]
         _fill_flags(arrays[0], arrays[1], arrays[2], outcome)
         for leaf in self._leaves:
             if leaf.dtype is not None:

@@ -79,9 +79,7 @@ class Worker:
 
     def run(self) -> None:
         """Work until the head says Close."""
-        self._channel.send(
-            Hello(PROTOCOL_VERSION, versions(), socket.gethostname(), os.getpid())
-        )
+        self._channel.send(Hello(PROTOCOL_VERSION, versions(), socket.gethostname(), os.getpid()))
         try:
             while not self._closing:
                 received = self._channel.recv(_POLL_S)

@@ -1,0 +1,123 @@
+"""What the user passed to the constructor → a backend, a launcher, a number of workers."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from clusterenv.backends.base import Backend
+from clusterenv.backends.gymnasium import (
+    CallableBackend,
+    EnvFactory,
+    EnvWrapper,
+    RegisteredBackend,
+)
+from clusterenv.launchers.base import Launcher
+
+Env = str | EnvSpec | EnvFactory | Sequence[EnvFactory] | Backend
+
+
+def choose_backend(
+    env: Env, num_envs: int | None, wrappers: Sequence[EnvWrapper], kwargs: dict[str, Any]
+) -> tuple[Backend, int, EnvSpec | None]:
+    """The backend, the number of envs, and the spec where ``env`` is an id."""
+    if num_envs is not None and num_envs < 1:
+        raise ValueError(f"num_envs={num_envs} must be at least 1")
+    if isinstance(env, str | EnvSpec):
+        _refuse_misspelt(kwargs)
+        spec = gymnasium.spec(env) if isinstance(env, str) else env
+        return (
+            RegisteredBackend(spec, kwargs, tuple(wrappers)),
+            num_envs or 1,
+            _vector_spec(spec, kwargs, num_envs or 1),
+        )
+    if kwargs:
+        raise TypeError(
+            f"unexpected arguments {sorted(kwargs)}: arguments for the env go with a Gymnasium id; "
+            f"ClusterEnv itself takes {', '.join(_own_arguments())}"
+        )
+    if isinstance(env, Backend):
+        if wrappers:
+            raise TypeError("wrappers= goes with an id or callables; a backend wraps its own envs")
+        return env, num_envs or 1, None
+    if callable(env):
+        return _from_callables([env] * (num_envs or 1), wrappers)
+    factories = list(env)
+    if num_envs not in (None, len(factories)):
+        raise ValueError(f"num_envs={num_envs}, but {len(factories)} callables were given")
+    return _from_callables(factories, wrappers)
+
+
+def _from_callables(
+    factories: list[EnvFactory], wrappers: Sequence[EnvWrapper]
+) -> tuple[Backend, int, None]:
+    if not factories or not all(callable(factory) for factory in factories):
+        raise TypeError(
+            "env must be a Gymnasium id, a callable, a non-empty list of callables, or a backend; "
+            f"got {factories!r:.200}"
+        )
+    return CallableBackend(dict(enumerate(factories)), tuple(wrappers)), len(factories), None
+
+
+def _vector_spec(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int) -> EnvSpec:
+    """The spec as ``gymnasium.make_vec`` would record it."""
+    recorded = copy.deepcopy(spec)
+    recorded.kwargs = {**recorded.kwargs, **kwargs, "num_envs": num_envs}
+    return recorded
+
+
+def _refuse_misspelt(kwargs: dict[str, Any]) -> None:
+    for name in kwargs:
+        close = difflib.get_close_matches(name, _own_arguments(), n=1, cutoff=0.85)
+        if close:
+            raise TypeError(f"unexpected argument {name!r}: did you mean {close[0]!r}?")
+
+
+def _own_arguments() -> list[str]:
+    from clusterenv.env import ClusterEnv
+
+    parameters = inspect.signature(ClusterEnv).parameters.values()
+    return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+
+
+def choose_num_workers(num_workers: int | None, num_envs: int) -> int:
+    """As asked, else one per core; never more than envs."""
+    if num_workers is None:
+        return min(len(os.sched_getaffinity(0)), num_envs)
+    if num_workers < 1:
+        raise ValueError(f"num_workers={num_workers} must be at least 1")
+    return min(num_workers, num_envs)
+
+
+def choose_launcher(launcher: Launcher | str) -> Launcher:
+    """A launcher object from a name, or as it is."""
+    if not isinstance(launcher, str):
+        return launcher
+    if launcher not in _LAUNCHERS:
+        raise ValueError(
+            f"launcher={launcher!r} is none of {sorted(_LAUNCHERS)}; other launchers are objects "
+            "from clusterenv.launchers"
+        )
+    return _LAUNCHERS[launcher]()
+
+
+def _local() -> Launcher:
+    from clusterenv.launchers.local import LocalLauncher
+
+    return LocalLauncher()
+
+
+def _in_process() -> Launcher:
+    from clusterenv.launchers.in_process import InProcessLauncher
+
+    return InProcessLauncher()
+
+
+_LAUNCHERS: dict[str, Callable[[], Launcher]] = {"local": _local, "in-process": _in_process}

@@ -1,0 +1,203 @@
+"""Requests and replies: what is under way, what came back, who did not answer."""
+
+from __future__ import annotations
+
+import builtins
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterenv.errors import ProtocolError
+from clusterenv.head.crew import Crew, Ended
+from clusterenv.head.remote_errors import rebuild
+from clusterenv.head.roster import Member, Roster
+from clusterenv.wire.codec import Buffer, encode
+from clusterenv.wire.messages import (
+    Built,
+    Call,
+    Collect,
+    Collected,
+    LaidOut,
+    Raised,
+    Reset,
+    Returned,
+    SetAttr,
+    Step,
+    Stepped,
+    Warned,
+)
+
+Request = Step | Reset | Call | SetAttr | Collect
+Reply = Stepped | Returned | Collected
+
+# The worker dumps its stack at step_timeout_s; give that time to reach its log.
+_HUNG_GRACE_S = 2.0
+
+
+@dataclass
+class Flight:
+    """A request that a worker has not answered yet."""
+
+    member: Member
+    request: Request
+    slots: tuple[int, ...]
+    sent_at: float = 0.0
+    reports_loss: bool = False
+    """A reset inside a step: the slot's row still has to say that its env was lost."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A worker has done what a flight asked for."""
+
+    flight: Flight
+    reply: Reply
+    frames: Sequence[Buffer]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A worker is lost, and these flights with it."""
+
+    member: Member
+    reason: str
+    flights: Sequence[Flight]
+
+
+class Exchange:
+    """Sends requests, matches replies to them, and notices who is lost."""
+
+    def __init__(self, crew: Crew, roster: Roster) -> None:
+        self._crew, self._roster = crew, roster
+        self._limits = crew.limits
+        self._flights: dict[tuple[int, str], Flight] = {}
+        self._held_back: dict[int, list[Flight]] = {}
+        self._errors: list[BaseException] = []
+        self._last_request = 0
+        self.description_by_member: dict[int, bytes] = {}
+
+    def new_request(self) -> int:
+        """An id that no earlier request had."""
+        self._last_request += 1
+        return self._last_request
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every request has been answered."""
+        return not self._flights
+
+    def send(self, flight: Flight, frames: Sequence[Buffer] = ()) -> None:
+        """Send a request; it waits here while a replacement is still joining."""
+        member = flight.member
+        flight.sent_at = time.monotonic()
+        self._flights[flight.request.request, member.worker] = flight
+        if member.joined:
+            self._crew.send(member, flight.request, frames)
+        else:
+            # Only resets, which have no frames, are ever sent to a worker that is not there.
+            self._held_back.setdefault(member.index, []).append(flight)
+
+    def send_to_all(self, request: Step) -> None:
+        """Send one request to every worker: the hot path, encoded once."""
+        header, now = encode(request), time.monotonic()
+        for member in self._roster.members:
+            flight = Flight(member, request, member.slots, now)
+            self._flights[request.request, member.worker] = flight
+            if not self._crew.push(member, header):
+                self._crew.send(member, request)
+
+    def abandon(self) -> None:
+        """Take no notice of the replies to what was asked so far."""
+        self._flights.clear()
+        self._held_back.clear()
+
+    def fail(self, error: BaseException) -> None:
+        """Raise ``error`` when the caller next asks for errors."""
+        self._errors.append(error)
+
+    def raise_errors(self) -> None:
+        """Raise the first of what went wrong since the last call, if anything did."""
+        if self._errors:
+            error, self._errors = self._errors[0], []
+            raise error
+
+    def pump(self, timeout_s: float) -> Iterator[Answer | Loss]:
+        """Wait for something to arrive, and give what it means for the caller."""
+        inbox = self._crew.inbox
+        inbox.wait(timeout_s)
+        for worker, message, frames in inbox.take():
+            try:
+                answer = self._arrived(worker, message, frames)
+            except ProtocolError as error:
+                yield from self._lose(worker, f"it broke the protocol: {error}")
+                continue
+            if isinstance(answer, Ended):
+                yield from self._lose(worker, answer.reason)
+            elif answer is not None:
+                yield answer
+        yield from self._overdue()
+
+    def _arrived(self, worker: str, message: Any, frames: list[Buffer]) -> Answer | Ended | None:
+        member = self._roster.find(worker)
+        if member is None:
+            return None
+        match message:
+            case Stepped() | Returned() | Collected():
+                flight = self._flights.pop((message.request, worker), None)
+                # None: a late reply to something that was abandoned.
+                return Answer(flight, message, frames) if flight is not None else None
+            case Raised():
+                self._take_error(worker, message)
+            case Warned(category=category, text=text):
+                warnings.warn(f"{worker}: {text}", _warning_class(category), stacklevel=2)
+            case Built(description=description):
+                self.description_by_member[member.index] = description
+            case LaidOut(error=error):
+                self._join(member, error)
+            case Ended():
+                return message
+            case ProtocolError():
+                raise message
+            case _:
+                raise ProtocolError(f"a worker may not say {type(message).__name__}")
+        return None
+
+    def _take_error(self, worker: str, raised: Raised) -> None:
+        flight = self._flights.pop((raised.request, worker), None)
+        if flight is not None or not raised.request:
+            self.fail(rebuild(raised, self._crew.reception.whereabouts(worker)))
+
+    def _join(self, member: Member, error: str) -> None:
+        if error:
+            raise ProtocolError(f"it cannot map the shared memory: {error}")
+        member.joined = True
+        for flight in self._held_back.pop(member.index, []):
+            self.send(flight)
+
+    def _overdue(self) -> Iterator[Loss]:
+        now, limits = time.monotonic(), self._limits
+        for flight in list(self._flights.values()):
+            waited_s, member = now - flight.sent_at, flight.member
+            if member.joined and waited_s > limits.step_timeout_s + _HUNG_GRACE_S:
+                reason = f"no answer within step_timeout_s={limits.step_timeout_s:g}"
+                yield from self._lose(member.worker, reason)
+            elif not member.joined and waited_s > limits.restart_timeout_s:
+                reason = f"not ready within restart_timeout_s={limits.restart_timeout_s:g}"
+                yield from self._lose(member.worker, reason)
+
+    def _lose(self, worker: str, reason: str) -> Iterator[Loss]:
+        member = self._roster.find(worker)
+        if member is None:
+            return
+        flights = [flight for flight in self._flights.values() if flight.member is member]
+        for flight in flights:
+            del self._flights[flight.request.request, worker]
+        self._held_back.pop(member.index, None)
+        yield Loss(member, reason, flights)
+
+
+def _warning_class(name: str) -> type[Warning]:
+    kind = getattr(builtins, name, UserWarning)
+    return kind if isinstance(kind, type) and issubclass(kind, Warning) else UserWarning
