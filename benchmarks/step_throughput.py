@@ -19,13 +19,14 @@ import report
 from fresh_process import MeasurementError, in_fresh_process
 from systems import PROCESS_PER_ENV, SYSTEMS, Result, Task
 from throughput_report import (
+    IDLE_SHARE,
     LABELS,
     NOTES,
     Entry,
     Measurement,
-    idleness,
     picture,
     promises_table,
+    share_of_cores,
     summarise,
     throughput_table,
 )
@@ -49,7 +50,8 @@ def main() -> None:
         for measurement in _measure(env, num_envs, system, options)
     ]
     entries = summarise(measurements)
-    about |= idleness(measurements)
+    share = share_of_cores(measurements)
+    about["share of the cores that the ceiling got"] = f"{share:.2f}" if share else "not measured"
     settings = {name: value for name, value in vars(options).items() if name != "results"}
     numbers = {
         "machine": about,
@@ -57,7 +59,8 @@ def main() -> None:
         "summary": [asdict(entry) for entry in entries],
         "measurements": [asdict(measurement) for measurement in measurements],
     }
-    sections = _sections(entries, settings, about)
+    idle = share is not None and share >= IDLE_SHARE
+    sections = _sections(entries, settings, about, idle)
     report.publish("step_throughput", sections, numbers, picture(entries), options.results)
 
 
@@ -123,10 +126,10 @@ def _show_progress(measured: Measurement) -> None:
 
 
 def _sections(
-    entries: list[Entry], settings: dict[str, object], about: dict[str, str]
+    entries: list[Entry], settings: dict[str, object], about: dict[str, str], idle: bool
 ) -> dict[str, str]:
     sections = {"Steps per second": report.table(*throughput_table(entries))}
-    header, lines = promises_table(entries)
+    header, lines = promises_table(entries, idle)
     if lines and settings["workers"] == 2:
         sections["Promises"] = report.table(header, lines)
     sections["How it was measured"] = NOTES + report.facts(settings)

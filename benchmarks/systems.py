@@ -4,7 +4,6 @@ A rate counts slot-steps: ``num_envs`` per vector step. Under Gymnasium's defaul
 autoreset a reset takes the place of one of them, so the ceiling reports its resets as well.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -209,8 +208,3 @@ SYSTEMS: dict[str, Callable[[Task], Result]] = {
 }
 
 PROCESS_PER_ENV = {"async", "sb3"}
-
-
-def default_workers() -> int:
-    """One worker per core that this process may use."""
-    return len(os.sched_getaffinity(0))

@@ -35,6 +35,9 @@ from clusterenv.construction import choose_backend, choose_launcher, choose_num_
 from clusterenv.head.crew import Limits
 from clusterenv.head.head import Head
 from clusterenv.launchers.base import Launcher
+from clusterenv.policies.base import Policy
+from clusterenv.rollout import Rollout, assemble
+from clusterenv.sync import EveryVersion, SyncRule
 
 _RESERVED = ("reset", "step", "close", "_setattr", "_check_spaces")
 
@@ -46,6 +49,7 @@ class State(Enum):
     WAITING_RESET = "reset"
     WAITING_STEP = "step"
     WAITING_CALL = "call"
+    WAITING_ROLLOUT = "rollout"
     PARTIAL = "recv"
 
 
@@ -77,6 +81,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             :class:`gymnasium.vector.AsyncVectorEnv`.
         autoreset_mode: When an env whose episode has ended is reset, as in Gymnasium.
         batch_size: How many slots :meth:`recv` returns. By default all of them.
+        sync: When workers pull newly published weights; by default at every version.
         trust_workers: Let remote workers send pickled objects. Workers of this machine that this
             process started may do so anyway.
         startup_timeout_s: How long workers may take to start and build their envs.
@@ -104,6 +109,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         observation_mode: str | tuple[Space[Any], Space[Any]] = "same",
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         batch_size: int | None = None,
+        sync: SyncRule | None = None,
         trust_workers: bool = False,
         startup_timeout_s: float = 120.0,
         step_timeout_s: float = 300.0,
@@ -130,6 +136,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             self.autoreset_mode,
             shared_memory,
             trust_workers or launcher.spawns_here,
+            sync or EveryVersion(),
             Limits(
                 startup_timeout_s,
                 step_timeout_s,
@@ -147,6 +154,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             raise
         self._state = State.DEFAULT
         self._has_reset = False
+        self._stepped = False
+        self._seed = 0
         self._received: set[int] = set()
         self.closed = False
 
@@ -184,6 +193,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """Start a reset; :meth:`reset_wait` gets its result."""
         self._assert_is_running()
         seeds = seed_by_slot(seed, self.num_envs)
+        self._seed = seeds[0] if seeds[0] is not None else self._seed
         self._leave_partial_batches()
         self._assert_not_pending("reset_async", full_stop="")
         slots, options = slots_to_reset(options, self.num_envs)
@@ -193,7 +203,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """The result of :meth:`reset_async`; ``multiprocessing.TimeoutError`` after ``timeout``."""
         self._wait(State.WAITING_RESET, timeout)
-        self._has_reset = True
+        self._has_reset, self._stepped = True, False
         batch = self._head.batch
         return batch.observations(self.copy), batch.take_infos(self._add_info)
 
@@ -209,6 +219,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         self._assert_is_running()
         self._assert_not_pending("step_async")
         self._assert_has_reset("step")
+        self._stepped = True
         self._head.step_all(self._by_row(actions, self.num_envs))
         self._state = State.WAITING_STEP
 
@@ -285,6 +296,33 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         ordered = checked[order] if isinstance(checked, np.ndarray) else [checked[i] for i in order]
         self._received.difference_update(slots)
         self._head.step(sorted(slots), ordered)
+
+    # Policies on workers.
+
+    def publish(self, policy: Policy) -> int:
+        """Make the weights of ``policy`` available to the workers; no bytes move yet.
+
+        Returns:
+            The version. Weights that are bit-equal to the newest ones are no new version.
+        """
+        self._assert_is_running()
+        return self._head.crew.publisher.publish(policy, self._seed)
+
+    def rollout(self, policy: Policy, num_steps: int) -> Rollout:
+        """Publish ``policy``, let it act on the workers, and collect [T, N] from every slot."""
+        self._assert_is_running()
+        self._assert_not_pending("rollout")
+        if num_steps < 1:
+            raise ValueError(f"num_steps={num_steps} must be at least 1")
+        if not self._has_reset:
+            self.reset()
+        if self._stepped:
+            raise ResetNeeded("Cannot call `rollout` after `step` without `reset` in between")
+        self.publish(policy)
+        self._head.collect(num_steps)
+        self._state = State.WAITING_ROLLOUT
+        self._wait(State.WAITING_ROLLOUT, None)
+        return assemble(self._head.take_fragments(), self.num_envs, self.single_observation_space)
 
     # Everything else that Gymnasium's vector envs can do.
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from clusterenv.errors import WorkerLostError
 from clusterenv.head.inbox import Inbox
 from clusterenv.head.io_thread import IoThread
-from clusterenv.head.reception import Reception
+from clusterenv.head.publisher import Publisher
+from clusterenv.head.reception import Reception, Replies
 from clusterenv.head.roster import Member, Roster
 from clusterenv.launchers.base import Launcher, Order
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, encode
 from clusterenv.wire.invitation import SharedDescriptors
-from clusterenv.wire.messages import Build, Close, Message
+from clusterenv.wire.messages import Build, Close, Message, Pull
 from clusterenv.wire.shared_memory import AVAILABLE, Mailbox
 from clusterenv.wire.zmq_channel import HeadSocket
 
@@ -68,6 +69,7 @@ class Crew:
         self.shares_memory = shared_memory and launcher.shares_memory and AVAILABLE
         self.inbox = Inbox()
         self.reception = Reception()
+        self.publisher = Publisher()
         self._lines: dict[str, _Line] = {}
         self._builds: dict[int, Build] = {}
         self._closing = threading.Event()
@@ -79,10 +81,16 @@ class Crew:
             self._socket = HeadSocket(
                 launcher.host, lease_s=limits.lease_s, max_message_bytes=_MAX_MESSAGE_BYTES
             )
-            self.io = IoThread(self._socket, self.inbox, self.reception.answer)
+            self.io = IoThread(self._socket, self.inbox, self._answer_at_once)
             undo.pop_all()
         self.io.start()
         self._watcher = threading.Thread(target=self._watch, name="clusterenv watch", daemon=True)
+
+    def _answer_at_once(self, worker: str, message: Message) -> Replies | None:
+        """On the I/O thread: joins and pulls are served while the user's thread computes."""
+        if isinstance(message, Pull):
+            return self.publisher.answer(message)
+        return self.reception.answer(worker, message)
 
     def _create_arena_fd(self) -> int | None:
         return os.memfd_create("clusterenv-arena", os.MFD_CLOEXEC) if self.shares_memory else None

@@ -20,11 +20,15 @@ from clusterenv.head.exchange import Answer, Exchange, Flight, Loss
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
 from clusterenv.launchers.base import Launcher
+from clusterenv.rollout import Fragment
+from clusterenv.sync import SyncRule
 from clusterenv.wire.codec import Array, Buffer, frame_of, read_arrays
 from clusterenv.wire.messages import (
     ArrayHeader,
     Build,
     Call,
+    Collect,
+    Collected,
     Layout,
     Reset,
     Returned,
@@ -52,6 +56,7 @@ class Head:
         autoreset_mode: AutoresetMode,
         shared_memory: bool,
         trusted: bool,
+        sync_rule: SyncRule,
         limits: Limits,
     ) -> None:
         self.num_envs = num_envs
@@ -61,12 +66,14 @@ class Head:
         self.action_leaf: Leaf | None = None
         self._trusted = trusted
         self._values: dict[int, list[Any]] = {}
+        self._fragments: list[Fragment] = []
         self._arena: Arena | None = None
         builds = {
             member.index: Build(
                 slots=member.slots,
                 backend=pickle_for_workers(backend.for_slots(member.slots)),
                 autoreset_mode=autoreset_mode.value,
+                sync_rule=pickle_for_workers(sync_rule),
                 search_path=tuple(sys.path),
                 trusted=trusted,
             )
@@ -214,6 +221,13 @@ class Head:
         for member in self.roster.members:
             self._exchange.send(Flight(member, Call(request, name, arguments), member.slots))
 
+    def collect(self, num_steps: int) -> None:
+        """Ask every worker for a fragment made with the policy that was published."""
+        request = self._exchange.new_request()
+        message = Collect(request, num_steps, self.crew.publisher.version)
+        for member in self.roster.members:
+            self._exchange.send(Flight(member, message, member.slots))
+
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         """Ask every worker to set an attribute of its envs."""
         request = self._exchange.new_request()
@@ -249,10 +263,16 @@ class Head:
         self._values.clear()
         return values
 
+    def take_fragments(self) -> list[Fragment]:
+        """The fragments that have arrived, by slot."""
+        fragments, self._fragments = self._fragments, []
+        return sorted(fragments, key=lambda fragment: fragment.slots)
+
     def abandon(self) -> None:
         """Take no notice of the replies to what was asked so far."""
         self._exchange.abandon()
         self._values.clear()
+        self._fragments.clear()
         self.ready.clear()
 
     def _pump(self, timeout_s: float) -> None:
@@ -260,6 +280,8 @@ class Head:
             match event:
                 case Answer(reply=Stepped() as reply):
                     self._take_rows(event.flight, reply, event.frames)
+                case Answer(reply=Collected() as reply):
+                    self._fragments.append(_fragment(event.flight, reply, event.frames))
                 case Answer(reply=Returned() as reply):
                     values = unpack(reply.values, allow_pickle=self._trusted)
                     self._values[event.flight.member.index] = values
@@ -289,3 +311,8 @@ class Head:
     def close(self, grace_s: float) -> None:
         """End all workers; let them close their envs for ``grace_s`` first."""
         self.crew.close(grace_s)
+
+
+def _fragment(flight: Flight, reply: Collected, frames: Sequence[Buffer]) -> Fragment:
+    arrays = read_arrays(reply.arrays, frames)
+    return Fragment(flight.slots, reply.version, dict(zip(reply.names, arrays, strict=True)))

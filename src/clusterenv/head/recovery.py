@@ -12,7 +12,7 @@ from clusterenv.head.batch import Batch
 from clusterenv.head.crew import Crew
 from clusterenv.head.exchange import Exchange, Flight, Loss
 from clusterenv.head.roster import Roster, restart_seed
-from clusterenv.wire.messages import Reset, Step
+from clusterenv.wire.messages import Collect, Reset, Step
 
 
 class Recovery:
@@ -58,12 +58,16 @@ class Recovery:
             return
         steps = [flight for flight in loss.flights if isinstance(flight.request, Step)]
         resets = [flight for flight in loss.flights if isinstance(flight.request, Reset)]
-        being_reset = {slot for flight in resets for slot in flight.slots}
-        self._unreported.update(set(loss.member.slots) - being_reset - self._to_restart)
+        rollouts = [flight for flight in loss.flights if isinstance(flight.request, Collect)]
+        starting_over = {slot for flight in resets + rollouts for slot in flight.slots}
+        self._unreported.update(set(loss.member.slots) - starting_over - self._to_restart)
         for flight in resets:
             self._exchange.send(flight)
+        for flight in rollouts:
+            self._restart(flight.slots, reports_loss=False)
+            self._exchange.send(flight)
         self._report(sorted(slot for flight in steps for slot in flight.slots))
-        if len(steps) + len(resets) < len(loss.flights):
+        if len(steps) + len(resets) + len(rollouts) < len(loss.flights):
             self._exchange.fail(
                 WorkerLostError(
                     f"{self._roster.members[loss.member.index].worker} replaces a worker that was "

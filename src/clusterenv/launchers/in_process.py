@@ -12,13 +12,15 @@ from clusterenv.worker.worker import Worker
 
 
 class _Thread(threading.Thread):
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, turn: threading.Lock) -> None:
         super().__init__(name=f"clusterenv {order.worker}", daemon=True)
+        self._turn = turn
         self._invitation = Invitation.from_bytes(order.invitation)
         self.log = ""
 
     def run(self) -> None:
         worker = Worker.connect(self._invitation)
+        worker.turn = self._turn
         try:
             worker.run()
         except BaseException:  # what would end a process ends this thread
@@ -37,11 +39,13 @@ class InProcessLauncher:
 
     def __init__(self) -> None:
         self._threads: dict[str, _Thread] = {}
+        # One at a time: envs of one process may share a renderer or a simulator.
+        self._turn = threading.Lock()
 
     def start(self, orders: Sequence[Order]) -> None:
         """Start these workers; do not wait for them."""
         for order in orders:
-            self._threads[order.worker] = _Thread(order)
+            self._threads[order.worker] = _Thread(order, self._turn)
             self._threads[order.worker].start()
 
     def status(self) -> dict[str, Status]:

@@ -10,7 +10,7 @@ import zmq
 
 from clusterenv.wire import bell
 from clusterenv.wire.codec import Buffer, decode, encode
-from clusterenv.wire.messages import Message
+from clusterenv.wire.messages import Message, Reply
 from clusterenv.wire.shared_memory import Mailbox
 from clusterenv.wire.zmq_channel import WorkerSocket
 
@@ -27,15 +27,12 @@ class Channel(Protocol):
     def recv(self, timeout_s: float) -> tuple[Message, list[Buffer]] | None:
         """The next message and its frames; None after ``timeout_s``."""
 
-    def joined(self) -> None:
-        """The worker has joined: requests follow."""
-
     def close(self) -> None:
         """Send what is queued and close."""
 
 
 class SharedChannel:
-    """Small messages through the mailbox, everything else through the socket."""
+    """Small replies through the mailbox, everything else through the socket."""
 
     def __init__(
         self, socket: WorkerSocket, mailbox: Mailbox, doorbell_fd: int, head_bell_fd: int
@@ -43,22 +40,18 @@ class SharedChannel:
         self._socket = socket
         self._inbound, self._outbound = mailbox.to_worker, mailbox.to_head
         self._doorbell_fd, self._head_bell_fd = doorbell_fd, head_bell_fd
-        self._may_use_mailbox = False
         self._looked_at_socket = 0.0
         self._poller = zmq.Poller()
         self._poller.register(socket.socket, zmq.POLLIN)
         self._poller.register(doorbell_fd, zmq.POLLIN)
 
     def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
-        """Send through the mailbox if there are no frames and there is room."""
-        if self._may_use_mailbox and not frames and self._outbound.push(encode(message)):
+        """Send replies through the mailbox if they have no frames and there is room."""
+        is_reply = isinstance(message, Reply)
+        if is_reply and not frames and self._outbound.push(encode(message)):
             bell.ring(self._head_bell_fd)
         else:
             self._socket.send(message, frames)
-
-    def joined(self) -> None:
-        """From now on answer through the mailbox; joining is the I/O thread's business."""
-        self._may_use_mailbox = True
 
     def recv(self, timeout_s: float) -> tuple[Message, list[Buffer]] | None:
         """Spin briefly on the mailbox, then block on both."""

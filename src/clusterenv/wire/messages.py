@@ -24,6 +24,12 @@ class ArrayHeader(msgspec.Struct, array_like=True, frozen=True):
     shape: tuple[int, ...]
 
 
+class Reply(Message):
+    """Base of what answers a request: it goes straight to the thread that waits for it."""
+
+    request: int
+
+
 # Worker → head: joining.
 
 
@@ -52,12 +58,13 @@ class LaidOut(Message):
 
 
 class Build(Message):
-    """Build the envs of these slots. ``backend`` is pickled: head to worker is the one direction
-    in which pickle travels."""
+    """Build the envs of these slots. ``backend`` and ``sync_rule`` are pickled: head to worker is
+    the one direction in which pickle travels."""
 
     slots: tuple[int, ...]
     backend: bytes
     autoreset_mode: str
+    sync_rule: bytes
     search_path: tuple[str, ...] = ()
     trusted: bool = False
 
@@ -126,7 +133,7 @@ class SetAttr(Message):
 # Worker → head: results.
 
 
-class Stepped(Message):
+class Stepped(Reply):
     """Slots were stepped or reset.
 
     Frames (none where the rows lie in the arena): rewards, terminated, truncated, then one array
@@ -134,23 +141,20 @@ class Stepped(Message):
     ``infos`` packs [(slot, info), …].
     """
 
-    request: int
     arrays: tuple[ArrayHeader, ...] = ()
     objects: bytes = b""
     infos: bytes = b""
 
 
-class Returned(Message):
+class Returned(Reply):
     """Answer to Call and SetAttr; ``values`` packs one value per slot of the worker."""
 
-    request: int
     values: bytes
 
 
-class Raised(Message):
+class Raised(Reply):
     """User code raised while the worker handled ``request``."""
 
-    request: int
     slot: int | None
     module: str
     name: str
@@ -171,9 +175,11 @@ class Warned(Message):
 
 
 class TakePolicy(Message):
-    """The policy that acts from now on (pickled, head to worker), without its weights."""
+    """The policy that acts from now on (pickled, head to worker), and the layout of its weights."""
 
+    policy_id: int
     policy: bytes
+    layout: bytes
     seed: int
 
 
@@ -186,24 +192,25 @@ class Collect(Message):
 
 
 class Pull(Message):
-    """A worker asks for the newest weights; it holds ``held``."""
+    """A worker asks for the newest weights; it has this policy (0: none) and version."""
 
+    policy_id: int
     held: int
 
 
 class Weights(Message):
-    """The weights of ``version``: one frame with the flat vector, and its checksum."""
+    """The weights of a version: one frame with the flat vector, and its checksum."""
 
+    policy_id: int
     version: int
     checksum: int
 
 
-class Collected(Message):
-    """A fragment; ``layout`` packs the tree whose leaves index the frames."""
+class Collected(Reply):
+    """A fragment: one frame per named array."""
 
-    request: int
     version: int
-    layout: bytes
+    names: tuple[str, ...]
     arrays: tuple[ArrayHeader, ...]
 
 

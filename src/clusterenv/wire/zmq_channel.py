@@ -151,9 +151,6 @@ class WorkerSocket:
         header, *frames = self.socket.recv_multipart(copy=False)
         return decode(header.buffer), [frame.buffer for frame in frames]
 
-    def joined(self) -> None:
-        """A socket knows no difference."""
-
     def close(self) -> None:
         """Send what is still queued, then close."""
         self._context.destroy(linger=_LINGER_MS)

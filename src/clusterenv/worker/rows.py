@@ -64,11 +64,11 @@ class FrameRows:
             np.empty(count, np.bool_),
             np.empty(count, np.bool_),
         ]
-        _fill_flags(arrays[0], arrays[1], arrays[2], outcome)
+        fill_flags(arrays[0], arrays[1], arrays[2], outcome)
         for leaf in self._leaves:
             if leaf.dtype is not None:
                 arrays.append(np.empty((count, *leaf.shape), leaf.dtype))
-                _fill(arrays[-1], outcome.column(leaf), leaf)
+                fill(arrays[-1], outcome.column(leaf), leaf)
         objects, infos = _pack_rest(self._leaves, outcome, self._trusted)
         headers = tuple(header_of(array) for array in arrays)
         return Stepped(request, headers, objects, infos), [frame_of(array) for array in arrays]
@@ -87,10 +87,10 @@ class ArenaRows:
         arena = self._arena
         if slots[-1] - slots[0] + 1 == len(slots):
             rows = slice(slots[0], slots[-1] + 1)
-            _fill_flags(arena.rewards[rows], arena.terminated[rows], arena.truncated[rows], outcome)
+            fill_flags(arena.rewards[rows], arena.terminated[rows], arena.truncated[rows], outcome)
             for leaf, array in zip(self._leaves, arena.observations, strict=True):
                 if array is not None:
-                    _fill(array[rows], outcome.column(leaf), leaf)
+                    fill(array[rows], outcome.column(leaf), leaf)
         else:
             self._scatter(np.asarray(slots), outcome)
         return Stepped(request, (), *_pack_rest(self._leaves, outcome, self._trusted)), []
@@ -103,17 +103,18 @@ class ArenaRows:
         for leaf, array in zip(self._leaves, arena.observations, strict=True):
             if array is not None:
                 gathered = np.empty((len(slots), *leaf.shape), array.dtype)
-                _fill(gathered, outcome.column(leaf), leaf)
+                fill(gathered, outcome.column(leaf), leaf)
                 array[slots] = gathered
 
 
-def _fill_flags(rewards: Array, terminated: Array, truncated: Array, outcome: Outcome) -> None:
+def fill_flags(rewards: Array, terminated: Array, truncated: Array, outcome: Outcome) -> None:
+    """Copy rewards and flags."""
     rewards[:] = outcome.rewards
     terminated[:] = outcome.terminated
     truncated[:] = outcome.truncated
 
 
-def _fill(out: Array, column: Any, leaf: Leaf) -> None:
+def fill(out: Array, column: Any, leaf: Leaf) -> None:
     """Stack ``column`` into ``out``, with the casts that ``np.stack(…, out=…)`` would allow."""
     try:
         if out.ndim > 1 and type(column) is list:

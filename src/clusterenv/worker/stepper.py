@@ -33,6 +33,9 @@ class Stepper(Protocol):
     def step(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
         """Step these slots, one action each."""
 
+    def step_for_rollout(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
+        """Step these slots; whatever the autoreset mode, an episode's end resets at once."""
+
     def call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """Call a method, or read an attribute, of every env."""
 
@@ -113,6 +116,10 @@ class EnvStepper:
         except Exception as error:
             raise UserCodeError(slot, action) from error
         return Outcome(observations, rewards, terminations, truncations, infos)
+
+    def step_for_rollout(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
+        """Step these slots; whatever the autoreset mode, an episode's end resets at once."""
+        return self._step_then_reset(slots, actions)
 
     def _step_then_reset(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
         observations, rewards, terminations, truncations, infos = [], [], [], [], []

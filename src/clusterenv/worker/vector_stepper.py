@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from clusterenv.worker.rows import Outcome
@@ -56,6 +56,15 @@ class VectorStepper:
         except Exception as error:
             raise UserCodeError(None, actions) from error
         return self._outcome(None, observations, rewards, terminated, truncated, infos)
+
+    def step_for_rollout(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
+        """Step all slots; only a VectorEnv that resets within the step can do this."""
+        mode = self._env.metadata.get("autoreset_mode")
+        if mode is None or AutoresetMode(mode) is not AutoresetMode.SAME_STEP:
+            raise UserCodeError(None) from ValueError(
+                f"rollouts need a VectorEnv with autoreset_mode=SAME_STEP, this one has {mode}"
+            )
+        return self.step(slots, actions)
 
     def _outcome(
         self,

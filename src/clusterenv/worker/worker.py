@@ -10,13 +10,17 @@ import threading
 import time
 import traceback
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import gymnasium
+from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from clusterenv.policies.copy import PolicyCopy
+from clusterenv.sync import EveryVersion, SyncRule
 from clusterenv.wire.channel import Channel, SharedChannel
-from clusterenv.wire.codec import Buffer, read_array
+from clusterenv.wire.codec import Buffer, frame_of, header_of, read_array
 from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.messages import (
     PROTOCOL_VERSION,
@@ -24,24 +28,30 @@ from clusterenv.wire.messages import (
     Built,
     Call,
     Close,
+    Collect,
+    Collected,
     Hello,
     LaidOut,
     Layout,
     Message,
+    Pull,
     Raised,
     Refused,
     Reset,
     Returned,
     SetAttr,
     Step,
+    TakePolicy,
     Warned,
+    Weights,
 )
 from clusterenv.wire.shared_memory import Arena, Mailbox
 from clusterenv.wire.spaces import leaves_of, space_from_plain, space_to_plain
 from clusterenv.wire.values import pack, unpack
 from clusterenv.wire.versions import versions
 from clusterenv.wire.zmq_channel import WorkerSocket
-from clusterenv.worker.rows import ArenaRows, FrameRows, Rows
+from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome, Rows
+from clusterenv.worker.sampler import Sampler
 from clusterenv.worker.stepper import EnvStepper, Stepper, UserCodeError
 from clusterenv.worker.vector_stepper import VectorStepper
 
@@ -59,12 +69,21 @@ class Worker:
         self._notes = notes
         self.monitor = socket.monitor
         self.busy_since: float | None = None
+        # Held while user code runs; in-process workers share one lock.
+        self.turn: AbstractContextManager[Any] = nullcontext()
         self._closing = False
         self._trusted = False
         self._slots: tuple[int, ...] = ()
         self._stepper: Stepper | None = None
         self._rows: Rows | None = None
         self._arena: Arena | None = None
+        self._observation_space: Space[Any] | None = None
+        self._sync_rule: SyncRule = EveryVersion()
+        self._copy: PolicyCopy | None = None
+        self._sampler: Sampler | None = None
+        self._policy_id = 0
+        # Where the envs are, for a policy to go on from; None after single steps.
+        self._current: Outcome | None = None
 
     @staticmethod
     def connect(invitation: Invitation) -> Worker:
@@ -85,7 +104,8 @@ class Worker:
                 received = self._channel.recv(_POLL_S)
                 if received is not None:
                     self.busy_since = time.monotonic()
-                    self._handle(*received)
+                    with self.turn:
+                        self._handle(*received)
                     self.busy_since = None
         finally:
             if self._stepper is not None:
@@ -113,11 +133,17 @@ class Worker:
             case SetAttr(request=request, name=name):
                 self._envs.set_attr(name, unpack(message.values, allow_pickle=True))
                 self._return(request, [])
+            case Collect():
+                self._collect(message)
+            case TakePolicy():
+                self._take_policy(message)
+            case Weights(policy_id=policy_id) if policy_id == self._policy_id:
+                assert self._copy is not None
+                self._copy.load(message.version, frames[0], message.checksum)
             case Build():
                 self._build(message)
             case Layout():
                 self._channel.send(LaidOut(self._lay_out(message)))
-                self._channel.joined()
             case Refused(reason=reason):
                 raise SystemExit(f"the head refused this worker: {reason}")
             case Close():
@@ -139,6 +165,7 @@ class Worker:
         self._trusted, self._slots = message.trusted, message.slots
         mode = AutoresetMode(message.autoreset_mode)
         backend = pickle.loads(message.backend)
+        self._sync_rule = pickle.loads(message.sync_rule)
         built = backend.build(message.slots)
         if isinstance(built, VectorEnv):
             _check_autoreset_mode(built, mode)
@@ -151,6 +178,7 @@ class Worker:
 
     def _lay_out(self, message: Layout) -> str:
         observation_space = space_from_plain(unpack(message.observation_space, allow_pickle=True))
+        self._observation_space = observation_space
         action_space = space_from_plain(unpack(message.action_space, allow_pickle=True))
         leaves, actions = leaves_of(observation_space), leaves_of(action_space)
         self._rows = FrameRows(leaves, self._trusted)
@@ -169,6 +197,7 @@ class Worker:
 
     def _step(self, message: Step, frames: list[Buffer]) -> None:
         slots = message.slots if message.slots is not None else self._slots
+        self._current = None
         outcome = self._envs.step(slots, self._actions(message, slots, frames))
         self._answer(message.request, slots, outcome)
 
@@ -188,6 +217,7 @@ class Worker:
         seeds = message.seeds if message.seeds is not None else (None,) * len(message.slots)
         options = unpack(message.options, allow_pickle=True) if message.options else None
         outcome = self._envs.reset(message.slots, seeds, options)
+        self._current = outcome if message.slots == self._slots else None
         self._answer(message.request, message.slots, outcome)
 
     def _answer(self, request: int, slots: tuple[int, ...], outcome: Any) -> None:
@@ -196,6 +226,36 @@ class Worker:
 
     def _return(self, request: int, values: list[Any]) -> None:
         self._channel.send(Returned(request, pack(values, allow_pickle=self._trusted)))
+
+    # Policies.
+
+    def _take_policy(self, message: TakePolicy) -> None:
+        assert self._observation_space is not None
+        self._policy_id = message.policy_id
+        self._copy = PolicyCopy(pickle.loads(message.policy), message.layout)
+        self._sampler = Sampler(
+            self._envs, self._slots, self._observation_space, self._copy, message.seed
+        )
+
+    def _collect(self, message: Collect) -> None:
+        held = 0 if self._copy is None else self._copy.version
+        if self._sync_rule.should_pull(held, message.newest):
+            self._pull(held)
+        if self._sampler is None or self._copy is None or self._current is None:
+            raise RuntimeError("the head asked for a rollout without a policy or before a reset")
+        arrays, self._current = self._sampler.collect(self._current, message.num_steps)
+        headers = tuple(header_of(array) for array in arrays.values())
+        reply = Collected(message.request, self._copy.version, tuple(arrays), headers)
+        self._channel.send(reply, [frame_of(array) for array in arrays.values()])
+
+    def _pull(self, held: int) -> None:
+        self._channel.send(Pull(self._policy_id, held))
+        while self._copy is None or self._copy.version == held:
+            received = self._channel.recv(_POLL_S)
+            if received is not None:
+                self._do(*received)
+            if self._closing:
+                raise RuntimeError("closed while waiting for weights")
 
     # Trouble.
 
