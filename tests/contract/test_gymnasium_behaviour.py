@@ -6,6 +6,7 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeAwareObservation
 
@@ -14,7 +15,7 @@ from tests.contract.conftest import NUM_ENVS
 from tests.contract.transports import TRANSPORTS, cluster_env
 from tests.contract.twins import Twins
 from tests.equality import assert_same
-from tests.zoo import FailingEnv
+from tests.zoo import FailingEnv, SpaceEnv
 
 
 def test_it_is_a_vector_env(envs):
@@ -47,6 +48,24 @@ def test_actions_may_be_any_sequence(envs, oracle, convert):
     oracle.reset(seed=4)
     actions = oracle.action_space.sample()
     assert_same(envs.step(convert(actions)), oracle.step(convert(actions)))
+
+
+ARRAY_ACTIONS = {
+    "float32": (Box(-1.0, 1.0, (2,), np.float32), [np.float32, np.float64, np.float16, np.int64]),
+    "discrete": (Discrete(3), [np.int64, np.int32, np.uint8, np.bool_]),
+}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("space", "dtypes"), ARRAY_ACTIONS.values(), ids=ARRAY_ACTIONS)
+def test_actions_reach_the_envs_in_the_dtype_they_were_given(transport, space, dtypes):
+    make = partial(SpaceEnv, Discrete(2), action_space=space)
+    oracle = SyncVectorEnv([make] * 3)
+    with cluster_env(transport, make, 3, 2) as envs:
+        assert_same(envs.reset(seed=1), oracle.reset(seed=1))
+        for dtype in dtypes:
+            actions = oracle.action_space.sample().astype(dtype)
+            assert_same(envs.step(actions), oracle.step(actions))
 
 
 def test_a_seed_list_of_the_wrong_length_is_refused(envs):

@@ -12,7 +12,8 @@ from gymnasium.vector.utils import batch_differing_spaces
 from clusterenv import ClusterEnv
 from tests.contract.transports import TRANSPORTS, cluster_env
 from tests.contract.twins import Twins
-from tests.zoo import ALL_SPACES, CounterEnv, SpaceEnv
+from tests.spaces import ALL_SPACES
+from tests.zoo import CounterEnv, MisfitEnv, SpaceEnv
 
 DIFFERENT_BOUNDS = [Box(0.0, high, (4,)) for high in (1.0, 2.0, 3.0)]
 DIFFERENT_SHAPES = [Box(0.0, 1.0, (size,)) for size in (1, 2, 3)]
@@ -101,6 +102,14 @@ def test_custom_spaces_work_with_shared_memory():
         twins.run(30)
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("sizes", [(3, 2), (2, 4), (1, 1)])
+def test_an_observation_of_another_shape_than_promised_is_refused(sizes, transport):
+    envs = [partial(MisfitEnv, size) for size in sizes]
+    with cluster_env(transport, envs, num_workers=1) as cluster, pytest.raises(ValueError):
+        cluster.reset()
+
+
 def counters(transport, **kwargs):
     return cluster_env(transport, partial(CounterEnv, reuse=False), 5, 2, **kwargs)
 
@@ -120,6 +129,17 @@ def test_copied_observations_belong_to_the_user(transport):
         stepped[:] = -1
         (again, *_), *_ = steps(envs, 1)
         assert np.all(again >= 0)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_copied_observations_that_are_no_arrays_belong_to_the_user_too(transport):
+    make = partial(SpaceEnv, ALL_SPACES["sequence-stacked"])
+    with cluster_env(transport, make, 3, 2) as envs:
+        (_, path, _), _ = envs.reset(seed=1)
+        kept = path.copy()
+        path[:] = -9
+        (_, again, _), _ = envs.reset(options={"reset_mask": np.array([True, False, False])})
+        np.testing.assert_array_equal(again, kept)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

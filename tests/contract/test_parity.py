@@ -10,7 +10,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.contract.transports import TRANSPORTS, cluster_env
 from tests.contract.twins import Twins
-from tests.zoo import ALL_SPACES, CounterEnv, LooseEnv, SpaceEnv
+from tests.spaces import ALL_SPACES
+from tests.zoo import CounterEnv, LooseEnv, SpaceEnv
 
 GYMNASIUM_IDS = ["CartPole-v1", "LunarLander-v3", "FrozenLake-v1", "Blackjack-v1", "Pendulum-v1"]
 ENVS = (

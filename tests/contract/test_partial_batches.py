@@ -7,13 +7,14 @@ from itertools import product
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError, ResetNeeded
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from tests.contract.transports import TRANSPORTS, cluster_env
 from tests.equality import assert_same
-from tests.zoo import ALL_SPACES, INFO_KINDS, SpaceEnv
+from tests.spaces import ALL_SPACES
+from tests.zoo import INFO_KINDS, SpaceEnv
 
 NUM_ENVS = 5
 SEED = 30
@@ -173,9 +174,14 @@ def test_a_refused_send_sends_nothing(envs):
     envs.send(actions_for(slots), slots)
 
 
-def test_there_must_be_something_to_receive(envs):
-    with pytest.raises(NoAsyncCallError):
+def test_receiving_and_sending_need_a_reset_first(envs):
+    with pytest.raises(ResetNeeded):
         envs.recv()
+    with pytest.raises(ResetNeeded):
+        envs.send(actions_for([0]), np.array([0]))
+
+
+def test_there_must_be_something_to_receive(envs):
     envs.async_reset()
     envs.recv()
     envs.recv()

@@ -11,7 +11,8 @@ from clusterenv.backends.vector import VectorBackend
 from tests.contract.transports import TRANSPORTS, cluster_env
 from tests.contract.twins import Twins
 from tests.equality import assert_same
-from tests.zoo import ALL_SPACES, INFO_KINDS, SpaceEnv
+from tests.spaces import ALL_SPACES
+from tests.zoo import INFO_KINDS, SpaceEnv
 
 # The dtype of a "mixed" info depends on which slots share a VectorEnv.
 KINDS = tuple(kind for kind in INFO_KINDS if kind != "mixed")
@@ -65,10 +66,18 @@ def native_cartpole(num_envs):
     return gym.make_vec("CartPole-v1", num_envs, vectorization_mode="vector_entry_point")
 
 
+def with_float64_rewards(answer):
+    """ClusterEnv's rewards are float64, as SyncVectorEnv's; a native env may have its own dtype."""
+    if len(answer) == 2:
+        return answer
+    observations, rewards, *rest = answer
+    return observations, rewards.astype(np.float64), *rest
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_one_native_vector_env_gives_what_it_gives_alone(transport):
     cluster = cluster_env(transport, VectorBackend(native_cartpole), 4, 1)
-    with Twins(cluster, native_cartpole(4)) as twins:
+    with Twins(cluster, native_cartpole(4), with_float64_rewards) as twins:
         twins.assert_same_spaces()
         twins.reset(seed=3)
         twins.run(100)
@@ -89,3 +98,15 @@ def test_native_vector_envs_repeat_themselves_under_the_same_seed(transport):
     observations, _ = first[0]
     assert observations.shape == (5, 4)
     assert len(np.unique(observations, axis=0)) == 5
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_partial_batches_of_whole_workers_work(transport):
+    make = ENVS["CartPole-v1"]
+    backend = sync_backend(make, AutoresetMode.NEXT_STEP)
+    with cluster_env(transport, backend, 4, 2, batch_size=2) as envs:
+        envs.async_reset(seed=3)
+        for _ in range(20):
+            *_, infos = envs.recv()
+            assert infos["env_id"].tolist() in ([0, 1], [2, 3])
+            envs.send(np.zeros(2, np.int64), infos["env_id"])

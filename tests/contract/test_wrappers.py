@@ -19,7 +19,8 @@ from gymnasium.wrappers.vector import (
 from tests.contract.transports import TRANSPORTS, cluster_env
 from tests.contract.twins import Twins
 from tests.equality import assert_same
-from tests.zoo import ALL_SPACES, SpaceEnv
+from tests.spaces import ALL_SPACES
+from tests.zoo import SpaceEnv
 
 NEXT_STEP, SAME_STEP, _ = AutoresetMode
 A_MODE_FOR_EACH_TRANSPORT = list(zip(cycle(AutoresetMode), TRANSPORTS))

@@ -34,6 +34,7 @@ Reply = Stepped | Returned | Collected
 
 # The worker dumps its stack at step_timeout_s; give that time to reach its log.
 _HUNG_GRACE_S = 2.0
+_CHECK_EVERY_S = 0.5
 
 
 @dataclass
@@ -76,6 +77,7 @@ class Exchange:
         self._held_back: dict[int, list[Flight]] = {}
         self._errors: list[BaseException] = []
         self._last_request = 0
+        self._next_check = 0.0
         self.description_by_member: dict[int, bytes] = {}
 
     def new_request(self) -> int:
@@ -178,6 +180,9 @@ class Exchange:
 
     def _overdue(self) -> Iterator[Loss]:
         now, limits = time.monotonic(), self._limits
+        if now < self._next_check:
+            return
+        self._next_check = now + _CHECK_EVERY_S
         for flight in list(self._flights.values()):
             waited_s, member = now - flight.sent_at, flight.member
             if member.joined and waited_s > limits.step_timeout_s + _HUNG_GRACE_S:

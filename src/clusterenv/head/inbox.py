@@ -14,10 +14,6 @@ from clusterenv.wire.shared_memory import Mailbox
 
 Arrival = tuple[str, Any, list[Buffer]]
 
-# Workers need the cores more than a waiting head does, so it blocks soon.
-_SPIN_S = 20e-6
-
-
 class Inbox:
     """One bell for everything: the I/O thread rings it, and so do workers that share memory."""
 
@@ -51,21 +47,26 @@ class Inbox:
 
     def is_empty(self) -> bool:
         """Whether nothing is here now."""
-        return not self._arrivals and all(m.to_head.is_empty() for m in self._mailboxes.values())
+        if self._arrivals:
+            return False
+        for mailbox in self._mailboxes.values():  # noqa: SIM110 (a generator costs more)
+            if not mailbox.to_head.is_empty():
+                return False
+        return True
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something is here, or after ``timeout_s``."""
-        spin_until = time.perf_counter() + _SPIN_S
-        while time.perf_counter() < spin_until:
+        """Return when something is here, or after ``timeout_s``.
+
+        Never spins: where all cores are busy with workers, that would take one from them.
+        """
+        if not self.is_empty():
+            return
+        deadline = time.monotonic() + timeout_s
+        while (remaining_s := deadline - time.monotonic()) > 0:
+            if self._poller.poll(remaining_s * 1000 + 1):
+                self.bell.clear()
             if not self.is_empty():
                 return
-        deadline = time.monotonic() + timeout_s
-        while self.is_empty():
-            remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0 or self._poller.poll(remaining_s * 1000 + 1):
-                self.bell.clear()
-                if remaining_s <= 0:
-                    return
 
     def close(self) -> None:
         """Give the bell back."""

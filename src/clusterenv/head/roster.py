@@ -18,14 +18,11 @@ class Member:
 
     index: int
     slots: tuple[int, ...]
+    worker: str
+    """The name of the worker that holds this place now."""
     incarnation: int = 0
     joined: bool = False
     restarts: deque[float] = field(default_factory=deque)
-
-    @property
-    def worker(self) -> str:
-        """The name of the worker that holds this place now."""
-        return f"worker-{self.index}.{self.incarnation}"
 
 
 class Roster:
@@ -34,14 +31,16 @@ class Roster:
     def __init__(self, num_envs: int, num_workers: int, max_restarts_per_minute: int) -> None:
         blocks = np.array_split(np.arange(num_envs), num_workers)
         self.members = [
-            Member(index, tuple(int(slot) for slot in block)) for index, block in enumerate(blocks)
+            Member(index, tuple(int(slot) for slot in block), f"worker-{index}.0")
+            for index, block in enumerate(blocks)
         ]
         self._max_restarts = max_restarts_per_minute
+        self._member_by_worker = {member.worker: member for member in self.members}
         self._member_by_slot = {slot: m for m in self.members for slot in m.slots}
 
     def find(self, worker: str) -> Member | None:
         """The place that ``worker`` holds, unless it has been replaced."""
-        return next((member for member in self.members if member.worker == worker), None)
+        return self._member_by_worker.get(worker)
 
     def may_restart(self, member: Member, now: float) -> bool:
         """Whether the budget has room for another restart; if so, spend it."""
@@ -54,8 +53,11 @@ class Roster:
 
     def replace(self, member: Member) -> None:
         """Make room for a new worker in this place."""
+        del self._member_by_worker[member.worker]
         member.incarnation += 1
+        member.worker = f"worker-{member.index}.{member.incarnation}"
         member.joined = False
+        self._member_by_worker[member.worker] = member
 
     def split_by_member(self, slots: Sequence[int]) -> list[tuple[Member, tuple[int, ...]]]:
         """``slots`` (ascending) grouped by their owners."""

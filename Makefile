@@ -1,0 +1,42 @@
+# `make test` and `make check` create .venv and install everything they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup check format test test-full bench clean
+
+setup: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,box2d]'
+	touch $@
+
+$(VENV)/installed-bench: $(VENV)/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,box2d,bench]'
+	touch $@
+
+check: setup  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: setup  ## everything that CI runs
+	$(BIN)/python -m pytest
+
+test-full: setup  ## the whole parity matrix instead of the pairwise one
+	$(BIN)/python -m pytest -m full_matrix
+
+bench: $(VENV)/installed-bench  ## compare with peers; run it alone on the machine
+	$(BIN)/python benchmarks/step_throughput.py
+	$(BIN)/python benchmarks/open_close.py
+	$(BIN)/python benchmarks/profile_step.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
