@@ -10,14 +10,21 @@ from clusterenv.errors import (
     UntrustedValueError,
     WorkerLostError,
 )
+from clusterenv.rollout import Episodes, Fragment, Rollout
+from clusterenv.sync import EveryNth, EveryVersion
 from clusterenv.version import __version__
 
 __all__ = [
     "CannotPickleError",
     "ClusterEnv",
     "ClusterEnvError",
+    "Episodes",
+    "EveryNth",
+    "EveryVersion",
+    "Fragment",
     "ProtocolError",
     "RemoteError",
+    "Rollout",
     "StartupError",
     "UntrustedValueError",
     "WorkerLostError",

@@ -25,6 +25,8 @@ class Agreement:
     action_space: Space[Any]
     metadata: dict[str, Any]
     render_mode: str | None
+    steps_together: bool
+    """Whether a worker can only step all of its slots at once (a ready VectorEnv)."""
 
 
 def agree_on_spaces(
@@ -43,6 +45,7 @@ def agree_on_spaces(
         action_space=batch_space(actions[0], len(actions)),
         metadata=descriptions[0]["metadata"],
         render_mode=descriptions[0]["render_mode"],
+        steps_together=descriptions[0]["steps_together"],
     )
 
 

@@ -20,6 +20,7 @@ from clusterenv.backends.gymnasium import (
     RegisteredBackend,
 )
 from clusterenv.launchers.base import Launcher
+from clusterenv.policies.base import Policy
 
 Env = str | EnvSpec | EnvFactory | Sequence[EnvFactory] | Backend
 
@@ -121,3 +122,15 @@ def _in_process() -> Launcher:
 
 
 _LAUNCHERS: dict[str, Callable[[], Launcher]] = {"local": _local, "in-process": _in_process}
+
+
+def wrap_module(module: Any) -> Policy:
+    """A policy from a ``torch.nn.Module``; TypeError if it is none."""
+    if not (hasattr(module, "state_dict") and callable(module)):
+        raise TypeError(
+            f"{module!r:.80} is no policy: pass one from clusterenv.policies, or a torch.nn.Module "
+            "that returns a torch.distributions object"
+        )
+    from clusterenv.policies.torch import TorchPolicy
+
+    return TorchPolicy(module)

@@ -5,19 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import weakref
-from collections.abc import Sequence
-from enum import Enum
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
 from gymnasium import Space
-from gymnasium.error import (
-    AlreadyPendingCallError,
-    ClosedEnvironmentError,
-    NoAsyncCallError,
-    ResetNeeded,
-)
+from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from clusterenv.agreement import agree_on_spaces
@@ -31,27 +25,33 @@ from clusterenv.arguments import (
 )
 from clusterenv.backends.base import Backend
 from clusterenv.backends.gymnasium import EnvFactory, EnvWrapper
-from clusterenv.construction import choose_backend, choose_launcher, choose_num_workers
+from clusterenv.call_state import Call, CallState
+from clusterenv.construction import (
+    choose_backend,
+    choose_launcher,
+    choose_num_workers,
+    wrap_module,
+)
 from clusterenv.head.crew import Limits
 from clusterenv.head.head import Head
 from clusterenv.launchers.base import Launcher
+from clusterenv.partial_batches import PartialBatches
 from clusterenv.policies.base import Policy
-from clusterenv.rollout import Rollout, assemble
+from clusterenv.randomness import fresh_seed
+from clusterenv.rollout import (
+    Episodes,
+    Fragment,
+    FragmentPart,
+    Rollout,
+    assemble,
+    episodes_by_slot,
+)
 from clusterenv.sync import EveryVersion, SyncRule
 
 _RESERVED = ("reset", "step", "close", "_setattr", "_check_spaces")
 
 
-class State(Enum):
-    """What the vector env waits for; the values are Gymnasium's own words."""
-
-    DEFAULT = "default"
-    WAITING_RESET = "reset"
-    WAITING_STEP = "step"
-    WAITING_CALL = "call"
-    WAITING_ROLLOUT = "rollout"
-    PARTIAL = "recv"
-
+_AnyFragment = TypeVar("_AnyFragment", bound=Fragment)
 
 StepResult = tuple[
     Any,
@@ -147,16 +147,14 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         )
         self._owner_pid = os.getpid()
         self._end_of_life = weakref.finalize(self, _close_abandoned, self._head, self._owner_pid)
+        self._state = CallState()
+        self._run_seed = fresh_seed()
+        self._wrapped_module: tuple[Any, Policy] | None = None
         try:
             self._settle(observation_mode)
         except BaseException:
             self._end_of_life()
             raise
-        self._state = State.DEFAULT
-        self._has_reset = False
-        self._stepped = False
-        self._seed = 0
-        self._received: set[int] = set()
         self.closed = False
 
     def _settle(self, observation_mode: str | tuple[Space[Any], Space[Any]]) -> None:
@@ -172,60 +170,65 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         self.metadata = {**agreed.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = agreed.render_mode
         self._head.agree(self.single_observation_space, self.single_action_space)
+        self._partial = PartialBatches(self._head, self.batch_size, agreed.steps_together)
 
     # Reset.
 
     def reset(
-        self,
-        *,
-        seed: Seed = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: Seed = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all envs, or those of ``options["reset_mask"]``; slot *i* gets ``seed + i``."""
         self.reset_async(seed=seed, options=options)
         return self.reset_wait()
 
-    def reset_async(
-        self,
-        seed: Seed = None,
-        options: dict[str, Any] | None = None,
-    ) -> None:
+    def reset_async(self, seed: Seed = None, options: dict[str, Any] | None = None) -> None:
         """Start a reset; :meth:`reset_wait` gets its result."""
         self._assert_is_running()
-        seeds = seed_by_slot(seed, self.num_envs)
-        self._seed = seeds[0] if seeds[0] is not None else self._seed
+        seeds = self._take_seed(seed)
         self._leave_partial_batches()
-        self._assert_not_pending("reset_async", full_stop="")
+        self._state.assert_nothing_pending("reset_async", full_stop="")
         slots, options = slots_to_reset(options, self.num_envs)
-        self._head.reset(slots, [seeds[slot] for slot in slots], options)
-        self._state = State.WAITING_RESET
+        self._head.reset(slots, [seeds[slot] for slot in slots], options, self._run_seed)
+        self._state.pending = Call.RESET
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """The result of :meth:`reset_async`; ``multiprocessing.TimeoutError`` after ``timeout``."""
-        self._wait(State.WAITING_RESET, timeout)
-        self._has_reset, self._stepped = True, False
+        self._wait(Call.RESET, timeout)
+        self._state.has_reset, self._state.has_stepped = True, False
         batch = self._head.batch
         return batch.observations(self.copy), batch.take_infos(self._add_info)
+
+    def _take_seed(self, seed: Seed) -> list[int | None]:
+        seeds = seed_by_slot(seed, self.num_envs)
+        if seeds[0] is not None:
+            self._run_seed = abs(seeds[0])
+        return seeds
 
     # Step.
 
     def step(self, actions: Any) -> StepResult:
-        """Step every env with its action."""
+        """Step every env with its action, or with that of a policy.
+
+        Given a policy instead of actions, it acts on the workers, and the infos say what it did:
+        ``info["action"]``, ``info["log_prob"]``, ``info["value"]``.
+        """
+        if hasattr(actions, "act") or hasattr(actions, "state_dict"):
+            return self._step_with(actions)
         self.step_async(actions)
         return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
         """Start a step; :meth:`step_wait` gets its result."""
         self._assert_is_running()
-        self._assert_not_pending("step_async")
-        self._assert_has_reset("step")
-        self._stepped = True
+        self._state.assert_nothing_pending("step_async")
+        self._state.assert_has_reset("step")
         self._head.step_all(self._by_row(actions, self.num_envs))
-        self._state = State.WAITING_STEP
+        self._state.has_stepped = True
+        self._state.pending = Call.STEP
 
     def step_wait(self, timeout: float | None = None) -> StepResult:
         """The result of :meth:`step_async`; ``multiprocessing.TimeoutError`` after ``timeout``."""
-        self._wait(State.WAITING_STEP, timeout)
+        self._wait(Call.STEP, timeout)
         batch = self._head.batch
         return (
             batch.observations(self.copy),
@@ -234,6 +237,18 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             batch.truncated.copy(),
             batch.take_infos(self._add_info),
         )
+
+    def _step_with(self, policy: Any) -> StepResult:
+        self._assert_is_running()
+        self._state.assert_nothing_pending("step")
+        self._state.assert_has_reset("step")
+        self.publish(policy)
+        self._head.step_with_policy()
+        self._state.has_stepped = True
+        self._state.pending = Call.STEP
+        *result, infos = self.step_wait()
+        infos.update(self._head.take_acted())
+        return *result, infos
 
     def _by_row(self, actions: Any, count: int) -> Any:
         return actions_by_row(
@@ -246,28 +261,16 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """Start a reset of all envs, for :meth:`recv` to return as they get ready."""
         self._assert_is_running()
         self._leave_partial_batches()
-        self._assert_not_pending("async_reset")
-        self._received.clear()
-        # A worker works on one part of its slots while the user computes actions for another.
-        self._head.reset_in_chunks(
-            seed_by_slot(seed, self.num_envs), -(-self.batch_size // self.num_workers)
-        )
-        self._state = State.PARTIAL
-        self._has_reset = True
+        self._state.assert_nothing_pending("async_reset")
+        self._partial.reset(self._take_seed(seed), self._run_seed)
+        self._state.pending = Call.PARTIAL_BATCHES
+        self._state.has_reset = self._state.has_stepped = True
 
     def recv(self) -> StepResult:
         """The first ``batch_size`` slots that are ready; ``info["env_id"]`` says which."""
         self._assert_is_running()
-        self._assert_partial("recv")
-        in_flight = self.num_envs - len(self._received)
-        if in_flight < self.batch_size:
-            raise NoAsyncCallError(
-                f"Calling `recv` for batch_size={self.batch_size} slots while only {in_flight} "
-                "are under way: call `send` for the slots that `recv` returned.",
-                "recv",
-            )
-        slots = self._head.take_ready(self.batch_size)
-        self._received.update(slots)
+        self._state.assert_has_reset("recv", by="async_reset")
+        slots = self._partial.receive()
         batch, rows = self._head.batch, np.asarray(slots)
         infos = batch.take_infos_of(slots)
         infos["env_id"] = rows
@@ -282,47 +285,97 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def send(self, actions: Any, env_id: Any) -> None:
         """Step the slots ``env_id`` with ``actions``, for a later :meth:`recv` to return."""
         self._assert_is_running()
-        self._assert_partial("send")
+        self._state.assert_has_reset("send", by="async_reset")
         slots = distinct_slots(env_id, self.num_envs)
-        busy = [slot for slot in slots if slot not in self._received]
-        if busy:
-            raise AlreadyPendingCallError(
-                f"Calling `send` for slots {busy}, which `recv` has not returned since the last "
-                "`send`.",
-                "send",
-            )
-        checked = self._by_row(actions, len(slots))
-        order = sorted(range(len(slots)), key=slots.__getitem__)
-        ordered = checked[order] if isinstance(checked, np.ndarray) else [checked[i] for i in order]
-        self._received.difference_update(slots)
-        self._head.step(sorted(slots), ordered)
+        self._partial.send(slots, self._by_row(actions, len(slots)))
 
     # Policies on workers.
 
-    def publish(self, policy: Policy) -> int:
+    def publish(self, policy: Any) -> int:
         """Make the weights of ``policy`` available to the workers; no bytes move yet.
+
+        May be called from another thread, and while a :meth:`stream` is open.
+
+        Args:
+            policy: A policy from :mod:`clusterenv.policies`, or a ``torch.nn.Module`` that returns
+                a ``torch.distributions`` object.
 
         Returns:
             The version. Weights that are bit-equal to the newest ones are no new version.
         """
         self._assert_is_running()
-        return self._head.crew.publisher.publish(policy, self._seed)
+        version = self._head.crew.publisher.publish(self._as_policy(policy))
+        if self._state.pending is Call.STREAM:
+            self._head.announce()
+        return version
 
-    def rollout(self, policy: Policy, num_steps: int) -> Rollout:
+    def rollout(self, policy: Any, num_steps: int) -> Rollout:
         """Publish ``policy``, let it act on the workers, and collect [T, N] from every slot."""
-        self._assert_is_running()
-        self._assert_not_pending("rollout")
-        if num_steps < 1:
-            raise ValueError(f"num_steps={num_steps} must be at least 1")
-        if not self._has_reset:
-            self.reset()
-        if self._stepped:
-            raise ResetNeeded("Cannot call `rollout` after `step` without `reset` in between")
+        self._begin_collecting("rollout", num_steps)
         self.publish(policy)
         self._head.collect(num_steps)
-        self._state = State.WAITING_ROLLOUT
-        self._wait(State.WAITING_ROLLOUT, None)
-        return assemble(self._head.take_fragments(), self.num_envs, self.single_observation_space)
+        self._state.pending = Call.ROLLOUT
+        self._wait(Call.ROLLOUT, None)
+        return self._assemble(Rollout, self._head.take_parts())
+
+    def stream(self, num_steps: int, in_flight: int = 2) -> Iterator[Fragment]:
+        """Fragments as they finish, each of one worker's slots, while the learner trains.
+
+        A worker has at most ``in_flight`` fragments under way or waiting to be looked at, so that
+        memory and lag stay bounded when the learner is slower. Leaving the loop stops collection.
+        """
+        self._begin_collecting("stream", num_steps)
+        if in_flight < 1:
+            raise ValueError(f"in_flight={in_flight} must be at least 1")
+        if self._head.crew.publisher.version == 0:
+            raise ValueError("stream() needs a policy: call publish(policy) first")
+        self._state.pending = Call.STREAM
+        return self._stream(num_steps, in_flight)
+
+    def _stream(self, num_steps: int, in_flight: int) -> Iterator[Fragment]:
+        try:
+            for part in self._head.stream(num_steps, in_flight):
+                yield self._assemble(Fragment, [part])
+        finally:
+            self._state.pending = Call.NOTHING
+
+    def evaluate(
+        self, policy: Any, episodes: int, *, deterministic: bool = True, seed: int = 0
+    ) -> Episodes:
+        """Play whole episodes with ``policy`` on the workers, in envs of their own.
+
+        Training is not disturbed: the envs that :meth:`rollout` uses stay where they are. Each
+        slot plays its share, so that short episodes are not favoured.
+        """
+        self._assert_is_running()
+        self._state.assert_nothing_pending("evaluate")
+        if episodes < 1:
+            raise ValueError(f"episodes={episodes} must be at least 1")
+        self.publish(policy)
+        shares = [len(range(slot, episodes, self.num_envs)) for slot in range(self.num_envs)]
+        self._head.evaluate(shares, seed, deterministic)
+        self._state.pending = Call.CALL
+        self._wait(Call.CALL, None)
+        return episodes_by_slot(self._head.take_values())
+
+    def _begin_collecting(self, method: str, num_steps: int) -> None:
+        self._assert_is_running()
+        self._state.assert_nothing_pending(method)
+        self._state.assert_can_collect(method)
+        if num_steps < 1:
+            raise ValueError(f"num_steps={num_steps} must be at least 1")
+        if not self._state.has_reset:
+            self.reset()
+
+    def _assemble(self, kind: type[_AnyFragment], parts: list[FragmentPart]) -> _AnyFragment:
+        return assemble(kind, parts, self.single_observation_space, self.single_action_space)
+
+    def _as_policy(self, policy: Any) -> Policy:
+        if hasattr(policy, "act"):
+            return policy  # type: ignore[no-any-return]
+        if self._wrapped_module is None or self._wrapped_module[0] is not policy:
+            self._wrapped_module = policy, wrap_module(policy)
+        return self._wrapped_module[1]
 
     # Everything else that Gymnasium's vector envs can do.
 
@@ -334,17 +387,17 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Start a call; :meth:`call_wait` gets its results."""
         self._assert_is_running()
-        self._assert_not_pending("call_async")
+        self._state.assert_nothing_pending("call_async")
         if name in _RESERVED:
             raise ValueError(
                 f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
             )
         self._head.call(name, args, kwargs)
-        self._state = State.WAITING_CALL
+        self._state.pending = Call.CALL
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """The results of :meth:`call_async`, one per slot."""
-        self._wait(State.WAITING_CALL, timeout)
+        self._wait(Call.CALL, timeout)
         return self._head.take_values()
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -355,7 +408,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """Set an attribute of each env: one value per slot if a list or tuple, else the same."""
         self._assert_is_running()
         by_slot = values_by_slot(values, self.num_envs)
-        self._assert_not_pending("set_attr")
+        self._state.assert_nothing_pending("set_attr")
         self._head.set_attr(name, by_slot)
         self._head.wait_until_idle(None)
         self._head.take_values()
@@ -386,9 +439,10 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         if os.getpid() != self._owner_pid:
             return
         grace_s = _CLOSE_GRACE_S if timeout is None else timeout
-        if self._state not in (State.DEFAULT, State.PARTIAL):
+        pending = self._state.pending
+        if pending in (Call.RESET, Call.STEP, Call.CALL, Call.ROLLOUT):
             gymnasium.logger.warn(
-                f"Calling `close` while waiting for a pending call to `{self._state.value}` "
+                f"Calling `close` while waiting for a pending call to `{pending.value}` "
                 "to complete."
             )
             terminate = terminate or not self._finish_pending(timeout)
@@ -421,46 +475,26 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
                 "cannot use it, make one of its own"
             )
 
-    def _assert_not_pending(self, method: str, full_stop: str = ".") -> None:
-        if self._state is not State.DEFAULT:
-            raise AlreadyPendingCallError(
-                f"Calling `{method}` while waiting for a pending call to `{self._state.value}` "
-                f"to complete{full_stop}",
-                self._state.value,
-            )
-
-    def _assert_partial(self, method: str) -> None:
-        if self._state is not State.PARTIAL:
-            raise ResetNeeded(f"Cannot call `{method}` before calling `async_reset`")
-
     def _leave_partial_batches(self) -> None:
-        if self._state is State.PARTIAL:
+        if self._state.pending is Call.PARTIAL_BATCHES:
             self._head.wait_until_idle(None)
             self._head.abandon()
-            self._state = State.DEFAULT
+            self._state.pending = Call.NOTHING
 
-    def _assert_has_reset(self, method: str) -> None:
-        if not self._has_reset:
-            raise ResetNeeded(f"Cannot call `{method}` before calling `reset`")
-
-    def _wait(self, state: State, timeout: float | None) -> None:
+    def _wait(self, call: Call, timeout: float | None) -> None:
         self._assert_is_running()
-        verb = state.value
-        if self._state is not state:
-            raise NoAsyncCallError(
-                f"Calling `{verb}_wait` without any prior call to `{verb}_async`.", verb
-            )
-        self._state = State.DEFAULT
+        self._state.assert_pending(call)
+        self._state.pending = Call.NOTHING
         try:
             done = self._head.wait_until_idle(timeout)
         except BaseException:
-            self._has_reset = self._has_reset and state is State.WAITING_CALL
+            self._state.has_reset = self._state.has_reset and call is Call.CALL
             self._head.abandon()
             raise
         if not done:
             self._head.abandon()
             raise multiprocessing.TimeoutError(
-                f"The call to `{verb}_wait` has timed out after {timeout} second(s)."
+                f"The call to `{call.value}_wait` has timed out after {timeout} second(s)."
             )
 
 

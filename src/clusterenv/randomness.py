@@ -12,6 +12,11 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _BLOCK_STEPS = 64
 
 
+def fresh_seed() -> int:
+    """A seed that nobody has chosen."""
+    return int(np.random.SeedSequence().generate_state(1)[0])
+
+
 def uniforms(seed: int, slots: Array, steps: Array, draws: int) -> Array:
     """Uniform numbers in [0, 1), shape (steps, slots, draws): a hash of their coordinates."""
     state = _mix(np.uint64(seed & 0xFFFFFFFFFFFFFFFF))
@@ -55,3 +60,10 @@ class SlotRandom:
             self._blocks[draws] = cached
         row: Array = cached[1][self._step % _BLOCK_STEPS]
         return row
+
+    def normal(self, draws: int = 1) -> Array:
+        """Standard normal numbers for this step, shape (slots, draws), by Box and Muller."""
+        pairs = self.uniform(2 * draws)
+        radius = np.sqrt(-2 * np.log1p(-pairs[:, :draws]))
+        result: Array = radius * np.cos(2 * np.pi * pairs[:, draws:])
+        return result

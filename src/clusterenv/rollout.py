@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from gymnasium import Space
@@ -14,80 +15,171 @@ from clusterenv.wire.spaces import join_leaves, leaves_of
 
 
 @dataclass(frozen=True)
-class Fragment:
-    """T consecutive steps of one worker's slots, as named arrays of shape [T, n, …].
-
-    ``observations/0`` … have T+1 steps, one array per leaf of the observation space. Every row is
-    a real transition: an episode that ends is reset within the step, and its true last
-    observation is in the table ``finals/steps``, ``finals/slots``, ``finals/0`` …
-    """
-
-    slots: tuple[int, ...]
-    version: int
-    """The version of the policy that acted, the same for the whole fragment."""
-    arrays: dict[str, Array]
-
-
-@dataclass(frozen=True)
 class Finals:
-    """The true last observations of the episodes that ended: a row per episode."""
+    """The true last observation of each episode that ended: a row per episode."""
 
     steps: Array
-    slots: Array
+    """The step (0 … T - 1) at which it ended …"""
+    columns: Array
+    """… and its column in the arrays [T, n, …]."""
     observations: Any
+    values: Array | None
+    """The policy's value of that observation, where the policy has a value."""
 
 
 @dataclass(frozen=True)
-class Rollout:
-    """T steps of all N slots, by slot. The arrays are the caller's own."""
+class Episodes:
+    """The episodes that ended: a row per episode."""
 
+    slots: Array
+    returns: Array
+    lengths: Array
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """T consecutive steps of some slots. The arrays are the caller's own.
+
+    Every row is a real transition: an episode that ends is reset within the step, so that
+    ``observations[t + 1]`` is then the first of the next episode, and its true last observation
+    is in ``finals``.
+    """
+
+    slots: Array
+    """[n]: which slots the columns are."""
+    versions: Array
+    """[T, n]: the version of the policy that acted."""
     observations: Any
-    """[T+1, N, …], in the structure of the observation space."""
-    actions: Array
+    """[T+1, n, …], in the structure of the observation space."""
+    actions: Any
+    """[T, n, …], in the structure of the action space."""
     rewards: Array
     terminated: Array
     truncated: Array
     outputs: dict[str, Array]
-    """The policy's named outputs, [T, N] each: ``log_prob`` …"""
-    versions: Array
-    """[T, N]: the version that acted."""
+    """The policy's named outputs, [T, n] each: ``log_prob``, ``value`` …"""
+    last_values: Array | None
+    """[n]: the value of ``observations[T]``, where the policy has a value."""
+    state: Any
+    """[n, …]: the recurrent state before the first step, or None."""
     finals: Finals
+    episodes: Episodes
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return len(self.rewards)
+
+    @cached_property
+    def next_observations(self) -> Any:
+        """[T, n, …]: what each action led to; the true last observation where an episode ended."""
+
+        def shift(array: Array, finals: Array) -> Array:
+            shifted = array[1:].copy()
+            shifted[self.finals.steps, self.finals.columns] = finals
+            return shifted
+
+        return _map(shift, self.observations, self.finals.observations)
+
+    @cached_property
+    def next_values(self) -> Array:
+        """[T, n]: the value of ``next_observations``; 0 where the episode terminated."""
+        if "value" not in self.outputs or self.last_values is None or self.finals.values is None:
+            raise ValueError(
+                "this policy has no value function on the workers: compute values of "
+                "`next_observations` here, or give the policy a `value`"
+            )
+        shifted = np.concatenate([self.outputs["value"][1:], self.last_values[None]])
+        shifted[self.finals.steps, self.finals.columns] = self.finals.values
+        return np.where(self.terminated, 0.0, shifted)
+
+    def flatten(self, tree: Any) -> Any:
+        """Arrays [T, n, …] (or a structure of them) as [T·n, …], without a copy."""
+        return _map(lambda array: array.reshape(-1, *array.shape[2:]), tree)
+
+    def minibatches(self, size: int, rng: np.random.Generator) -> Iterator[Array]:
+        """Indices into flattened arrays: each row once, in random order, ``size`` at a time."""
+        order = rng.permutation(self.rewards.size)
+        for start in range(0, len(order), size):
+            yield order[start : start + size]
 
 
-def assemble(fragments: Sequence[Fragment], num_envs: int, space: Space[Any]) -> Rollout:
-    """One rollout from the fragments of all slots."""
+@dataclass(frozen=True)
+class Rollout(Fragment):
+    """T steps of all slots: column *i* is slot *i*."""
 
-    def column(name: str) -> Array:
-        return _by_slot([(f.slots, f.arrays[name]) for f in fragments], num_envs)
 
-    def table(name: str) -> Array:
-        return np.concatenate([fragment.arrays[name] for fragment in fragments])
+@dataclass(frozen=True)
+class FragmentPart:
+    """A fragment as it travels: named arrays."""
 
-    leaves = range(len(leaves_of(space)))
-    rewards = column("rewards")
-    versions = np.empty(rewards.shape, np.int64)
-    for fragment in fragments:
-        versions[:, list(fragment.slots)] = fragment.version
-    names = [name for name in fragments[0].arrays if name.startswith("outputs/")]
-    return Rollout(
-        observations=join_leaves(space, [column(f"observations/{leaf}") for leaf in leaves]),
-        actions=column("actions"),
-        rewards=rewards,
-        terminated=column("terminated"),
-        truncated=column("truncated"),
-        outputs={name.removeprefix("outputs/"): column(name) for name in names},
-        versions=versions,
-        finals=Finals(
-            table("finals/steps"),
-            table("finals/slots"),
-            join_leaves(space, [table(f"finals/{leaf}") for leaf in leaves]),
+    slots: tuple[int, ...]
+    version: int
+    arrays: dict[str, Array]
+
+
+AnyFragment = TypeVar("AnyFragment", bound=Fragment)
+
+
+def assemble(
+    kind: type[AnyFragment],
+    parts: Sequence[FragmentPart],
+    observation_space: Space[Any],
+    action_space: Space[Any],
+) -> AnyFragment:
+    """One Fragment or Rollout (``kind``) from parts whose slots ascend; copies every array."""
+    arrays = [part.arrays for part in parts]
+    slots = np.concatenate([part.slots for part in parts])
+
+    def wide(name: str) -> Array:
+        return np.concatenate([named[name] for named in arrays], axis=1)
+
+    def tall(name: str) -> Array:
+        return np.concatenate([named[name] for named in arrays])
+
+    def named(prefix: str, join: Any) -> dict[str, Array]:
+        names = [name for name in arrays[0] if name.startswith(prefix)]
+        return {name.removeprefix(prefix): join(name) for name in names}
+
+    observation_leaves = range(len(leaves_of(observation_space)))
+    action_leaves = range(len(leaves_of(action_space)))
+    has_values = "last_values" in arrays[0]
+    state = named("state/", tall)
+    rewards = wide("rewards")
+    versions = np.repeat([part.version for part in parts], [len(part.slots) for part in parts])
+    return kind(
+        slots=slots,
+        versions=np.tile(versions, (len(rewards), 1)),
+        observations=join_leaves(
+            observation_space, [wide(f"observations/{leaf}") for leaf in observation_leaves]
         ),
+        actions=join_leaves(action_space, [wide(f"actions/{leaf}") for leaf in action_leaves]),
+        rewards=rewards,
+        terminated=wide("terminated"),
+        truncated=wide("truncated"),
+        outputs=named("outputs/", wide),
+        last_values=tall("last_values") if has_values else None,
+        state=state.get("", state or None),
+        finals=Finals(
+            tall("finals/steps"),
+            np.searchsorted(slots, tall("finals/slots")),
+            join_leaves(observation_space, [tall(f"finals/{leaf}") for leaf in observation_leaves]),
+            tall("finals/values") if has_values else None,
+        ),
+        episodes=Episodes(tall("finals/slots"), tall("finals/returns"), tall("finals/lengths")),
     )
 
 
-def _by_slot(parts: Sequence[tuple[Sequence[int], Array]], num_envs: int) -> Array:
-    first = parts[0][1]
-    joined = np.empty((first.shape[0], num_envs, *first.shape[2:]), first.dtype)
-    for slots, array in parts:
-        joined[:, list(slots)] = array
-    return joined
+def episodes_by_slot(results: Sequence[Sequence[tuple[float, int]]]) -> Episodes:
+    """The episodes that each slot played, one slot after the other."""
+    rows = [(slot, *episode) for slot, played in enumerate(results) for episode in played]
+    slots, returns, lengths = zip(*rows, strict=True)
+    return Episodes(np.array(slots), np.array(returns), np.array(lengths))
+
+
+def _map(function: Any, tree: Any, *others: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _map(function, tree[key], *(o[key] for o in others)) for key in tree}
+    if isinstance(tree, tuple):
+        return tuple(_map(function, *parts) for parts in zip(tree, *others, strict=True))
+    return function(tree, *others)

@@ -148,8 +148,8 @@ def test_a_call_that_failed_does_not_disturb_the_episodes():
 
 
 def test_exceptions_on_all_workers_at_once_are_one_exception():
-    makers = [walks(1, 0, trouble=world.raise_value_error, verb="step", at=1)[0]] * NUM_ENVS
-    oracle, actions = oracle_of(NUM_ENVS), actions_for(NUM_ENVS)
+    makers = walks(1, 0, trouble=world.raise_value_error, verb="step", at=1) * 2
+    oracle, actions = oracle_of(2), actions_for(2)
     with cluster(makers) as envs:
         envs.reset(seed=0)
         assert type(error_of(lambda: envs.step(actions))) is ValueError

@@ -1,139 +1,160 @@
 """An exception or a lost worker while slots are sent and received in parts."""
 
+import time
+
 import numpy as np
 import pytest
 
+from clusterenv import WorkerLostError
 from tests.equality import assert_same
 from tests.integration import envs as world
-from tests.integration.polling import kill, within
-from tests.integration.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
+from tests.integration.polling import DEADLINE_S, kill, within
+from tests.integration.vectors import (
+    SHARED_MEMORY,
+    actions_for,
+    cluster,
+    info_of,
+    oracle_of,
+    walks,
+)
 
 NUM_ENVS = 4
 HALF = 2
+ACTIONS = actions_for(NUM_ENVS)
 
 
-def send_back(envs, infos):
-    slots = infos["env_id"]
-    envs.send(actions_for(NUM_ENVS)[slots], slots)
+def play(envs, enough):
+    """Receive and send until `enough(streams)`; what each slot got, in order, by slot.
+
+    `streams[slot]` lists (observation, reward, terminated, truncated, info).
+    """
+    streams = [[] for _ in range(NUM_ENVS)]
+    deadline = time.monotonic() + DEADLINE_S
+    while not enough(streams):
+        assert time.monotonic() < deadline, f"got {[stream[-1:] for stream in streams]}"
+        *arrays, infos = envs.recv()
+        slots = infos.pop("env_id")
+        for row, slot in enumerate(slots):
+            info = info_of(infos, row)
+            streams[slot].append((*(array[row] for array in arrays), info))
+        envs.send(ACTIONS[slots], slots)
+    return streams
 
 
-def receive_until(envs, wanted, rounds=60):
-    """Play on until an answer satisfies `wanted(infos)`; return that answer, unsent."""
-    for _ in range(rounds):
-        answer = envs.recv()
-        if wanted(answer[-1]):
-            return answer
-        send_back(envs, answer[-1])
-    pytest.fail(f"nothing of that kind in {rounds} batches")
+def never(streams):
+    return False
 
 
-def play_with_error(envs):
-    """Play until the troubled env has raised."""
+def at_least(length):
+    return lambda streams: min(map(len, streams)) >= length
+
+
+def play_until_error(envs):
     envs.async_reset(seed=0)
     with pytest.raises(ValueError, match="blocked"):
-        receive_until(envs, lambda infos: False)
+        play(envs, never)
 
 
 def test_an_exception_in_a_step_is_raised_by_recv():
     with cluster(walks(NUM_ENVS, 2, trouble=world.raise_value_error), batch_size=HALF) as envs:
-        play_with_error(envs)
+        play_until_error(envs)
 
 
 def test_a_reset_starts_anew_after_an_exception():
     makers = walks(NUM_ENVS, 2, trouble=world.raise_value_error, at=1)
     oracle = oracle_of(NUM_ENVS)
     with cluster(makers, batch_size=HALF) as envs:
-        play_with_error(envs)
+        play_until_error(envs)
         assert_same(envs.reset(seed=5), oracle.reset(seed=5))
-        assert_same(envs.step(actions_for(NUM_ENVS)), oracle.step(actions_for(NUM_ENVS)))
+        assert_same(envs.step(ACTIONS), oracle.step(ACTIONS))
 
 
 def test_an_async_reset_starts_anew_after_an_exception():
     makers = walks(NUM_ENVS, 2, trouble=world.raise_value_error, at=1)
-    oracle = oracle_of(NUM_ENVS)
+    expected, infos = oracle_of(NUM_ENVS).reset(seed=5)
     with cluster(makers, batch_size=HALF) as envs:
-        play_with_error(envs)
+        play_until_error(envs)
         envs.async_reset(seed=5)
-        expected, _ = oracle.reset(seed=5)
-        for _ in range(NUM_ENVS // HALF):
-            observations, *_, infos = envs.recv()
-            assert_same(observations, expected[infos["env_id"]])
+        streams = play(envs, at_least(2))
+        for slot in range(NUM_ENVS):
+            observation, *_, info = streams[slot][0]
+            assert_same((observation, info), (expected[slot], info_of(infos, slot)))
 
 
 def test_recv_does_not_wait_for_a_slot_whose_step_raised():
     makers = walks(NUM_ENVS, 2, trouble=world.raise_value_error, at=1)
     with cluster(makers, batch_size=NUM_ENVS) as envs:
-        play_with_error(envs)
+        play_until_error(envs)
         with pytest.raises(Exception):
             within(10.0, envs.recv)
 
 
-@pytest.mark.parametrize("transport", SHARED_MEMORY)
-def test_lost_slots_come_back_truncated_and_marked(transport):
-    with cluster(walks(NUM_ENVS), transport, batch_size=HALF) as envs:
+@pytest.fixture(scope="module", params=SHARED_MEMORY)
+def streams(request):
+    """What each slot got from runs in which the worker of slots 2 and 3 was killed."""
+    restarted = lambda stream: any("env_lost" in row[-1] for row in stream[:-2])  # noqa: E731
+    with cluster(walks(NUM_ENVS), request.param, batch_size=HALF) as envs:
+        pids = envs.call("pid")
+        envs.async_reset(seed=0)
+        before = play(envs, at_least(3))
+        kill(pids[3])
+        after = play(envs, lambda streams: all(map(restarted, streams[2:])))
+    return [[*first, *rest] for first, rest in zip(before, after, strict=True)]
+
+
+def loss_in(stream):
+    """The index of the one row that reports the loss."""
+    (index,) = [index for index, row in enumerate(stream) if "env_lost" in row[-1]]
+    return index
+
+
+def test_a_lost_slot_is_truncated_without_reward(streams):
+    for slot in (2, 3):
+        _, reward, terminated, truncated, info = streams[slot][loss_in(streams[slot])]
+        assert (reward, terminated, truncated) == (0.0, False, True)
+        assert info == {"env_lost": True}
+
+
+def test_a_lost_slot_keeps_its_last_good_observation(streams):
+    for slot in (2, 3):
+        lost = loss_in(streams[slot])
+        np.testing.assert_array_equal(streams[slot][lost][0], streams[slot][lost - 1][0])
+
+
+def test_a_lost_slot_starts_over_with_its_next_send(streams):
+    for slot in (2, 3):
+        lost = loss_in(streams[slot])
+        first, second = streams[slot][lost + 1 : lost + 3]
+        assert first[1:4] == (0.0, False, False)
+        assert first[-1] == {"start": first[0][0]}
+        assert second[-1] == {"age": 1}
+
+
+def test_other_slots_go_on_as_if_nothing_happened(streams):
+    oracle = oracle_of(NUM_ENVS)
+    expected = [oracle.reset(seed=0)[0], *(oracle.step(ACTIONS)[0] for _ in range(999))]
+    for slot in (0, 1):
+        assert len(streams[slot]) > 3
+        for number, (row, batch) in enumerate(zip(streams[slot], expected, strict=False)):
+            assert_same(row[0], batch[slot], f"slot {slot}, step {number}")
+
+
+def test_a_worker_that_is_not_replaced_is_an_error():
+    with cluster(walks(NUM_ENVS), batch_size=HALF, max_restarts_per_minute=0) as envs:
+        pids = envs.call("pid")
+        envs.async_reset(seed=0)
+        play(envs, at_least(3))
+        kill(pids[3])
+        with pytest.raises(WorkerLostError, match=r"worker-1\.0"):
+            play(envs, never)
+
+
+def test_recv_does_not_wait_for_a_worker_that_is_not_replaced():
+    with cluster(walks(NUM_ENVS), batch_size=NUM_ENVS, max_restarts_per_minute=0) as envs:
         pids = envs.call("pid")
         envs.async_reset(seed=0)
         kill(pids[3])
-        lost = {}
-        while len(lost) < HALF:
-            _, rewards, terminated, truncated, infos = receive_until(
-                envs, lambda infos: "env_lost" in infos
-            )
-            for row in np.flatnonzero(infos["env_lost"]):
-                assert (rewards[row], terminated[row], truncated[row]) == (0.0, False, True)
-                lost[int(infos["env_id"][row])] = pids[infos["env_id"][row]]
-            send_back(envs, infos)
-        assert set(lost) == {2, 3}
-
-
-@pytest.mark.parametrize("transport", SHARED_MEMORY)
-def test_lost_slots_start_over_under_the_replacement(transport):
-    with cluster(walks(NUM_ENVS), transport, batch_size=HALF) as envs:
-        pids = envs.call("pid")
-        envs.async_reset(seed=0)
-        receive_until(envs, lambda infos: set(infos["env_id"]) & {2, 3})
-        kill(pids[3])
-        envs.async_reset(seed=0)
-        kill_seen, started = set(), set()
-        for _ in range(60):
-            *_, truncated, infos = envs.recv()
-            for row, slot in enumerate(infos["env_id"]):
-                if truncated[row]:
-                    kill_seen.add(int(slot))
-                elif "start" in infos and infos["_start"][row]:
-                    started.add(int(slot))
-            send_back(envs, infos)
-        assert started == {0, 1, 2, 3}
-        assert kill_seen <= {2, 3}
-
-
-@pytest.mark.parametrize("transport", SHARED_MEMORY)
-def test_other_slots_go_on_as_if_nothing_happened(transport):
-    oracle, actions = oracle_of(NUM_ENVS), actions_for(NUM_ENVS)
-    expected = [oracle.reset(seed=0)[0], *(oracle.step(actions)[0] for _ in range(30))]
-    seen = {0: [], 1: []}
-    with cluster(walks(NUM_ENVS), transport, batch_size=HALF) as envs:
-        pids = envs.call("pid")
-        envs.async_reset(seed=0)
-        while min(map(len, seen.values())) < 20:
-            observations, *_, infos = envs.recv()
-            for observation, slot in zip(observations, infos["env_id"], strict=True):
-                if slot in seen:
-                    seen[slot].append(observation)
-                    if len(seen[slot]) == 5 and slot == 0:
-                        kill(pids[3])
-            send_back(envs, infos)
-    for slot, observations in seen.items():
-        for number, observation in enumerate(observations[: len(expected)]):
-            assert_same(observation, expected[number][slot], f"slot {slot}, step {number}")
-
-
-@pytest.mark.parametrize("batch_size", [HALF, NUM_ENVS])
-def test_recv_does_not_wait_for_a_worker_that_is_not_replaced(batch_size):
-    with cluster(walks(NUM_ENVS), batch_size=batch_size, max_restarts_per_minute=0) as envs:
-        pids = envs.call("pid")
-        envs.async_reset(seed=0)
-        kill(pids[3])
-        for _ in range(3):
-            with pytest.raises(Exception):
-                within(20.0, lambda: receive_until(envs, lambda infos: False, rounds=10_000))
+        with pytest.raises(WorkerLostError, match=r"worker-1\.0"):
+            play(envs, never)
+        with pytest.raises(Exception):
+            within(10.0, envs.recv)

@@ -43,7 +43,7 @@ def row_of(answer, slot):
 
 def info_of(infos, slot):
     return {
-        key: value[slot]
+        key: info_of(value, slot) if isinstance(value, dict) else value[slot]
         for key, value in infos.items()
         if not key.startswith("_") and infos[f"_{key}"][slot]
     }

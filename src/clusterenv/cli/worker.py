@@ -15,6 +15,7 @@ from clusterenv.worker.worker import Worker
 def run_worker() -> None:
     """Read the invitation from standard input, work until the head says Close, and end."""
     faulthandler.enable()
+    os.environ["CLUSTERENV_WORKER"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     invitation = Invitation.from_bytes(_read_line(0))
     # Standard input is the lifeline now; env code that asks for input gets end of file.

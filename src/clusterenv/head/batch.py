@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -72,16 +73,18 @@ class Batch:
     def observations(self, copy: bool) -> Any:
         """The observations of all slots, in the structure of the observation space."""
         values = [
-            (array.copy() if copy else array) if array is not None else tuple(objects)
+            array if array is not None else tuple(objects)
             for array, objects in zip(self._arrays, self._objects, strict=True)
         ]
+        if copy:
+            values = [v.copy() if isinstance(v, np.ndarray) else deepcopy(v) for v in values]
         return join_leaves(self._space, values) if len(values) != 1 else values[0]
 
     def observations_of(self, slots: Sequence[int]) -> Any:
         """A copy of the observations of some slots, in this order."""
         rows = np.asarray(slots)
         values = [
-            array[rows] if array is not None else tuple(objects[slot] for slot in slots)
+            array[rows] if array is not None else deepcopy(tuple(objects[s] for s in slots))
             for array, objects in zip(self._arrays, self._objects, strict=True)
         ]
         return join_leaves(self._space, values)
@@ -89,7 +92,7 @@ class Batch:
     def observation_of(self, slot: int) -> Any:
         """A copy of the observation of one slot, as its env gave it."""
         values = [
-            array[slot].copy() if array is not None else objects[slot]
+            array[slot].copy() if array is not None else deepcopy(objects[slot])
             for array, objects in zip(self._arrays, self._objects, strict=True)
         ]
         return join_leaves(self._space, values)

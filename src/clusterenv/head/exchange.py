@@ -17,8 +17,10 @@ from clusterenv.wire.codec import Buffer, encode
 from clusterenv.wire.messages import (
     Built,
     Call,
+    Cancel,
     Collect,
     Collected,
+    Evaluate,
     LaidOut,
     Raised,
     Reset,
@@ -26,10 +28,11 @@ from clusterenv.wire.messages import (
     SetAttr,
     Step,
     Stepped,
+    StepWithPolicy,
     Warned,
 )
 
-Request = Step | Reset | Call | SetAttr | Collect
+Request = Step | Reset | Call | SetAttr | Collect | StepWithPolicy | Evaluate
 Reply = Stepped | Returned | Collected
 
 # The worker dumps its stack at step_timeout_s; give that time to reach its log.
@@ -76,6 +79,7 @@ class Exchange:
         self._flights: dict[tuple[int, str], Flight] = {}
         self._held_back: dict[int, list[Flight]] = {}
         self._errors: list[BaseException] = []
+        self._warnings: list[tuple[str, type[Warning]]] = []
         self._last_request = 0
         self._next_check = 0.0
         self.description_by_member: dict[int, bytes] = {}
@@ -101,7 +105,14 @@ class Exchange:
             # Only resets, which have no frames, are ever sent to a worker that is not there.
             self._held_back.setdefault(member.index, []).append(flight)
 
-    def send_to_all(self, request: Step) -> None:
+    def cancel_collecting(self) -> None:
+        """Forget the fragments that are under way; workers do not begin with others."""
+        self.abandon()
+        for member in self._roster.members:
+            if member.joined:
+                self._crew.send(member, Cancel(self._last_request))
+
+    def send_to_all(self, request: Step | StepWithPolicy) -> None:
         """Send one request to every worker: the hot path, encoded once."""
         header, now = encode(request), time.monotonic()
         for member in self._roster.members:
@@ -120,7 +131,13 @@ class Exchange:
         self._errors.append(error)
 
     def raise_errors(self) -> None:
-        """Raise the first of what went wrong since the last call, if anything did."""
+        """Raise the first of what went wrong since the last call, if anything did.
+
+        Warnings are issued here too, not where they arrive: a filter may turn them into errors.
+        """
+        while self._warnings:
+            text, category = self._warnings.pop(0)
+            warnings.warn(text, category, stacklevel=4)
         if self._errors:
             error, self._errors = self._errors[0], []
             raise error
@@ -153,7 +170,7 @@ class Exchange:
             case Raised():
                 self._take_error(worker, message)
             case Warned(category=category, text=text):
-                warnings.warn(f"{worker}: {text}", _warning_class(category), stacklevel=2)
+                self._warnings.append((f"{worker}: {text}", _warning_class(category)))
             case Built(description=description):
                 self.description_by_member[member.index] = description
             case LaidOut(error=error):

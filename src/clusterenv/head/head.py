@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,21 +20,24 @@ from clusterenv.head.exchange import Answer, Exchange, Flight, Loss
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
 from clusterenv.launchers.base import Launcher
-from clusterenv.rollout import Fragment
+from clusterenv.rollout import FragmentPart
 from clusterenv.sync import SyncRule
 from clusterenv.wire.codec import Array, Buffer, frame_of, read_arrays
 from clusterenv.wire.messages import (
+    Announce,
     ArrayHeader,
     Build,
     Call,
     Collect,
     Collected,
+    Evaluate,
     Layout,
     Reset,
     Returned,
     SetAttr,
     Step,
     Stepped,
+    StepWithPolicy,
 )
 from clusterenv.wire.pickling import pickle_for_workers
 from clusterenv.wire.shared_memory import Arena, allocate
@@ -66,7 +69,8 @@ class Head:
         self.action_leaf: Leaf | None = None
         self._trusted = trusted
         self._values: dict[int, list[Any]] = {}
-        self._fragments: list[Fragment] = []
+        self._parts: list[FragmentPart] = []
+        self._acted: dict[int, dict[str, Any]] = {}
         self._arena: Arena | None = None
         builds = {
             member.index: Build(
@@ -157,25 +161,30 @@ class Head:
     # Requests.
 
     def reset(
-        self, slots: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None
+        self,
+        slots: Sequence[int],
+        seeds: Sequence[int | None],
+        options: dict[str, Any] | None,
+        run_seed: int,
     ) -> None:
         """Send resets for ``slots`` (ascending)."""
-        self._recovering.forget(slots, seeds)
+        self._recovering.forget(slots, run_seed)
         packed = b"" if options is None else pack(options, allow_pickle=True)
         seed_of = dict(zip(slots, seeds, strict=True))
         request = self._exchange.new_request()
         for member, group in self.roster.split_by_member(slots):
             wanted = tuple(seed_of[slot] for slot in group)
             given = None if all(seed is None for seed in wanted) else wanted
-            self._exchange.send(Flight(member, Reset(request, group, given, packed), group))
+            message = Reset(request, group, run_seed, given, packed)
+            self._exchange.send(Flight(member, message, group))
 
-    def reset_in_chunks(self, seeds: Sequence[int | None], chunk_size: int) -> None:
+    def reset_in_chunks(self, seeds: Sequence[int | None], run_seed: int, chunk_size: int) -> None:
         """Reset all slots; each worker answers for ``chunk_size`` of its slots at a time."""
         self.ready.clear()
         for member in self.roster.members:
             for start in range(0, len(member.slots), chunk_size):
                 chunk = member.slots[start : start + chunk_size]
-                self.reset(chunk, [seeds[slot] for slot in chunk], None)
+                self.reset(chunk, [seeds[slot] for slot in chunk], None, run_seed)
 
     def step_all(self, actions: Array | list[Any]) -> None:
         """Send a step for every slot."""
@@ -223,9 +232,53 @@ class Head:
 
     def collect(self, num_steps: int) -> None:
         """Ask every worker for a fragment made with the policy that was published."""
-        request = self._exchange.new_request()
-        message = Collect(request, num_steps, self.crew.publisher.version)
         for member in self.roster.members:
+            self._collect(member, num_steps)
+
+    def _collect(self, member: Member, num_steps: int) -> None:
+        request = Collect(self._exchange.new_request(), num_steps, self.crew.publisher.version)
+        self._exchange.send(Flight(member, request, member.slots))
+
+    def stream(self, num_steps: int, in_flight: int) -> Iterator[FragmentPart]:
+        """Fragments as they finish, at most ``in_flight`` per worker at a time."""
+        for _ in range(in_flight):
+            self.collect(num_steps)
+        try:
+            while True:
+                while not self._parts:
+                    self._pump(_TICK_S)
+                    self._exchange.raise_errors()
+                part = self._parts.pop(0)
+                # The worker gets its next task before the learner starts with this fragment.
+                self._collect(self.roster.owner_of(part.slots[0]), num_steps)
+                yield part
+        finally:
+            self._exchange.cancel_collecting()
+            self._parts.clear()
+
+    def announce(self) -> None:
+        """Tell the workers that there is a new version; they decide whether to pull it."""
+        message = Announce(self.crew.publisher.version)
+        for member in self.roster.members:
+            self.crew.io.send(member.worker, message)
+
+    def step_with_policy(self) -> None:
+        """Ask every worker to step its envs with the policy that was published."""
+        request = StepWithPolicy(self._exchange.new_request(), self.crew.publisher.version)
+        if not self._recovering.has_lost_slots:
+            self._exchange.send_to_all(request)
+            return
+        live = self._recovering.deal_with_lost(range(self.num_envs))
+        # A lost slot is always one of a whole worker.
+        for member, group in self.roster.split_by_member(live):
+            self._exchange.send(Flight(member, request, group))
+
+    def evaluate(self, episodes: Sequence[int], seed: int, deterministic: bool) -> None:
+        """Ask for ``episodes[i]`` whole episodes of slot *i*."""
+        request, version = self._exchange.new_request(), self.crew.publisher.version
+        for member in self.roster.members:
+            own = tuple(episodes[slot] for slot in member.slots)
+            message = Evaluate(request, own, seed, deterministic, version)
             self._exchange.send(Flight(member, message, member.slots))
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
@@ -263,16 +316,30 @@ class Head:
         self._values.clear()
         return values
 
-    def take_fragments(self) -> list[Fragment]:
+    def take_parts(self) -> list[FragmentPart]:
         """The fragments that have arrived, by slot."""
-        fragments, self._fragments = self._fragments, []
-        return sorted(fragments, key=lambda fragment: fragment.slots)
+        parts, self._parts = self._parts, []
+        return sorted(parts, key=lambda part: part.slots)
+
+    def take_acted(self) -> dict[str, Array]:
+        """What the policy did in the finished step, by slot."""
+        acted, self._acted = self._acted, {}
+        if not acted:
+            return {}
+        like = next(iter(acted.values()))
+        return _join_acted(
+            [
+                acted.get(member.index) or _zeros(like, len(member.slots))
+                for member in self.roster.members
+            ]
+        )
 
     def abandon(self) -> None:
         """Take no notice of the replies to what was asked so far."""
         self._exchange.abandon()
         self._values.clear()
-        self._fragments.clear()
+        self._parts.clear()
+        self._acted.clear()
         self.ready.clear()
 
     def _pump(self, timeout_s: float) -> None:
@@ -281,7 +348,7 @@ class Head:
                 case Answer(reply=Stepped() as reply):
                     self._take_rows(event.flight, reply, event.frames)
                 case Answer(reply=Collected() as reply):
-                    self._fragments.append(_fragment(event.flight, reply, event.frames))
+                    self._parts.append(_part(event.flight, reply, event.frames))
                 case Answer(reply=Returned() as reply):
                     values = unpack(reply.values, allow_pickle=self._trusted)
                     self._values[event.flight.member.index] = values
@@ -299,6 +366,9 @@ class Head:
             self.batch.put_objects(flight.slots, columns)
         if reply.infos:
             self.batch.put_infos(unpack(reply.infos, allow_pickle=self._trusted))
+        if reply.acted:
+            acted = unpack(reply.acted, allow_pickle=self._trusted)
+            self._acted[flight.member.index] = acted
         if flight.reports_loss:
             self.batch.truncated[list(flight.slots)] = True
         self.ready.extend(flight.slots)
@@ -313,6 +383,27 @@ class Head:
         self.crew.close(grace_s)
 
 
-def _fragment(flight: Flight, reply: Collected, frames: Sequence[Buffer]) -> Fragment:
+def _part(flight: Flight, reply: Collected, frames: Sequence[Buffer]) -> FragmentPart:
     arrays = read_arrays(reply.arrays, frames)
-    return Fragment(flight.slots, reply.version, dict(zip(reply.names, arrays, strict=True)))
+    return FragmentPart(flight.slots, reply.version, dict(zip(reply.names, arrays, strict=True)))
+
+
+def _zeros(like: Any, count: int) -> Any:
+    """What a lost worker's policy did: nothing."""
+    if isinstance(like, dict):
+        return {key: _zeros(value, count) for key, value in like.items()}
+    if isinstance(like, tuple):
+        return tuple(_zeros(value, count) for value in like)
+    return np.zeros((count, *like.shape[1:]), like.dtype)
+
+
+def _join_acted(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    def join(values: list[Any]) -> Any:
+        if isinstance(values[0], dict):
+            return {key: join([value[key] for value in values]) for key in values[0]}
+        if isinstance(values[0], tuple):
+            return tuple(join(list(column)) for column in zip(*values, strict=True))
+        return np.concatenate(values)
+
+    joined: dict[str, Any] = join(parts)
+    return joined

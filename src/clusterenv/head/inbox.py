@@ -14,6 +14,7 @@ from clusterenv.wire.shared_memory import Mailbox
 
 Arrival = tuple[str, Any, list[Buffer]]
 
+
 class Inbox:
     """One bell for everything: the I/O thread rings it, and so do workers that share memory."""
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import msgspec
+from dataclasses import dataclass, replace
 
 from clusterenv.policies.base import Policy
-from clusterenv.policies.copy import Snapshot, layout_of
+from clusterenv.policies.copy import Layout, Snapshot, encode_layout
 from clusterenv.wire.codec import Buffer
 from clusterenv.wire.messages import Message, Pull, TakePolicy, Weights
 from clusterenv.wire.pickling import pickle_for_workers
@@ -19,9 +17,9 @@ from clusterenv.wire.pickling import pickle_for_workers
 class _Publication:
     """One version, ready to be pulled. Immutable, so that a pull never sees half of it."""
 
+    version: int
     take_policy: TakePolicy
-    weights: Weights
-    vector: bytes
+    snapshot: Snapshot
 
 
 class Publisher:
@@ -35,32 +33,47 @@ class Publisher:
     @property
     def version(self) -> int:
         """The newest version; 0 before the first."""
-        return 0 if self._newest is None else self._newest.weights.version
+        return 0 if self._newest is None else self._newest.version
 
-    def publish(self, policy: Policy, seed: int) -> int:
+    def publish(self, policy: Policy) -> int:
         """Make the weights of ``policy`` available; bit-equal weights are no new version."""
         with self._lock:
             newest = self._newest
-            weights = policy.weights()
+            snapshot = Snapshot(policy.weights())
             if newest is None or policy is not self._policy:
-                policy_id = 1 if newest is None else newest.take_policy.policy_id + 1
-                layout = msgspec.msgpack.encode(layout_of(weights))
-                take = TakePolicy(policy_id, pickle_for_workers(policy), layout, seed)
-            else:
-                take = newest.take_policy
-            snapshot = Snapshot.take(self.version + 1, weights)
-            if newest is None or newest.take_policy is not take or newest.vector != snapshot.vector:
-                message = Weights(take.policy_id, snapshot.version, snapshot.checksum)
-                self._newest = _Publication(take, message, snapshot.vector)
-            self._policy = policy
-        return self.version
+                take = self._introduce(policy, snapshot)
+                self._newest = _Publication(self.version + 1, take, snapshot)
+                self._policy = policy
+            elif snapshot.layout != newest.snapshot.layout:
+                raise ValueError(_difference(newest.snapshot.layout, snapshot.layout))
+            elif snapshot.vector != newest.snapshot.vector:
+                self._newest = replace(newest, version=newest.version + 1, snapshot=snapshot)
+            return self.version
+
+    def _introduce(self, policy: Policy, snapshot: Snapshot) -> TakePolicy:
+        policy_id = 1 if self._newest is None else self._newest.take_policy.policy_id + 1
+        layout = encode_layout(snapshot.layout)
+        return TakePolicy(policy_id, pickle_for_workers(policy), layout)
 
     def answer(self, pull: Pull) -> Sequence[tuple[Message, Sequence[Buffer]]]:
-        """What a worker that pulls is sent: the newest weights, and the policy if it is new."""
+        """What a worker that pulls is sent: the newest weights, and the policy if it is new.
+
+        Runs on the I/O thread, which computes the checksum: the learner does not wait for it.
+        """
         newest = self._newest
         if newest is None:
             return []
-        weights = (newest.weights, [newest.vector])
-        if pull.policy_id == newest.take_policy.policy_id:
-            return [weights]
-        return [(newest.take_policy, ()), weights]
+        take, snapshot = newest.take_policy, newest.snapshot
+        weights = Weights(take.policy_id, newest.version, snapshot.checksum)
+        frames = [memoryview(snapshot.vector)]
+        if pull.policy_id == take.policy_id:
+            return [(weights, frames)]
+        return [(take, ()), (weights, frames)]
+
+
+def _difference(announced: Layout, now: Layout) -> str:
+    changed = sorted({name for name, *_ in set(announced) ^ set(now)})
+    return (
+        f"the weights {changed} have another name, dtype or shape than when this policy was first "
+        "published; publish a new policy object instead"
+    )

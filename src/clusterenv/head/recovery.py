@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.errors import WorkerLostError
@@ -12,7 +11,7 @@ from clusterenv.head.batch import Batch
 from clusterenv.head.crew import Crew
 from clusterenv.head.exchange import Exchange, Flight, Loss
 from clusterenv.head.roster import Roster, restart_seed
-from clusterenv.wire.messages import Collect, Reset, Step
+from clusterenv.wire.messages import Collect, Reset, Step, StepWithPolicy
 
 
 class Recovery:
@@ -35,17 +34,16 @@ class Recovery:
         self._batch, self._mode, self._ready = batch, autoreset_mode, ready
         self._unreported: set[int] = set()
         self._to_restart: set[int] = set()
-        self._seed = int(np.random.SeedSequence().generate_state(1)[0])
+        self._seed = 0
 
     @property
     def has_lost_slots(self) -> bool:
         """Whether any slot needs more than a plain step."""
         return bool(self._unreported or self._to_restart)
 
-    def forget(self, slots: Sequence[int], seeds: Sequence[int | None]) -> None:
+    def forget(self, slots: Sequence[int], run_seed: int) -> None:
         """The user resets these slots: nothing is left to report or restart."""
-        if seeds[0] is not None:
-            self._seed = abs(seeds[0] - slots[0])
+        self._seed = run_seed
         self._unreported.difference_update(slots)
         self._to_restart.difference_update(slots)
 
@@ -56,15 +54,16 @@ class Recovery:
         except WorkerLostError as error:
             self._exchange.fail(error)
             return
-        steps = [flight for flight in loss.flights if isinstance(flight.request, Step)]
+        steps = [f for f in loss.flights if isinstance(f.request, Step | StepWithPolicy)]
         resets = [flight for flight in loss.flights if isinstance(flight.request, Reset)]
         rollouts = [flight for flight in loss.flights if isinstance(flight.request, Collect)]
         starting_over = {slot for flight in resets + rollouts for slot in flight.slots}
         self._unreported.update(set(loss.member.slots) - starting_over - self._to_restart)
         for flight in resets:
             self._exchange.send(flight)
+        if rollouts:
+            self._restart(rollouts[0].slots, reports_loss=False)
         for flight in rollouts:
-            self._restart(flight.slots, reports_loss=False)
             self._exchange.send(flight)
         self._report(sorted(slot for flight in steps for slot in flight.slots))
         if len(steps) + len(resets) + len(rollouts) < len(loss.flights):
@@ -107,5 +106,5 @@ class Recovery:
         request = self._exchange.new_request()
         for member, group in self._roster.split_by_member(slots):
             seeds = tuple(restart_seed(self._seed, slot, member.incarnation) for slot in group)
-            reset = Reset(request, group, seeds)
+            reset = Reset(request, group, seeds[0], seeds)
             self._exchange.send(Flight(member, reset, group, reports_loss=reports_loss))

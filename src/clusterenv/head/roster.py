@@ -38,6 +38,10 @@ class Roster:
         self._member_by_worker = {member.worker: member for member in self.members}
         self._member_by_slot = {slot: m for m in self.members for slot in m.slots}
 
+    def owner_of(self, slot: int) -> Member:
+        """The place that owns ``slot``."""
+        return self._member_by_slot[slot]
+
     def find(self, worker: str) -> Member | None:
         """The place that ``worker`` holds, unless it has been replaced."""
         return self._member_by_worker.get(worker)

@@ -13,19 +13,26 @@ from clusterenv.wire.codec import Array
 
 @dataclass(frozen=True)
 class Acted:
-    """What a policy gives for a batch of observations."""
+    """What a policy gives for a batch of observations; everything has a row per slot."""
 
     actions: Any
+    distribution: Distribution | None = None
+    """What the actions were drawn from."""
     outputs: dict[str, Array] = field(default_factory=dict)
-    """Named arrays with a row per slot: ``log_prob``, ``value`` …"""
+    """Named arrays: ``log_prob``, ``value`` …"""
     state: Any = None
+    """The next recurrent state: an array or a dict of arrays, or None."""
 
 
 class Policy(Protocol):
-    """Travels to the workers once by pickle; after that only its weights do."""
+    """Travels to the workers once by pickle; after that only its weights do.
 
-    def act(self, observations: Any, state: Any, rng: SlotRandom) -> Acted:
-        """Actions for a batch of observations, drawn from ``rng``."""
+    A recurrent policy gets the state that it returned last, with the rows of slots whose episode
+    has ended set to zero; None stands for all zeros.
+    """
+
+    def act(self, observations: Any, state: Any, rng: SlotRandom | None) -> Acted:
+        """Actions for a batch of observations: drawn from ``rng``, or the likeliest if None."""
 
     def distribution(self, observations: Any, state: Any) -> Distribution:
         """The distribution that :meth:`act` draws from."""
@@ -34,4 +41,10 @@ class Policy(Protocol):
         """Everything that changes in training, as named arrays."""
 
     def load(self, weights: Mapping[str, Array]) -> None:
-        """Take these weights; the arrays are read-only."""
+        """Take these weights."""
+
+
+def draw(distribution: Distribution, rng: SlotRandom | None) -> tuple[Any, Array]:
+    """Actions and their log-probabilities."""
+    actions = distribution.mode() if rng is None else distribution.sample(rng)
+    return actions, distribution.log_prob(actions)

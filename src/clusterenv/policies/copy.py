@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -23,25 +23,38 @@ def layout_of(weights: Mapping[str, Array]) -> Layout:
     return tuple((name, array.dtype.str, array.shape) for name, array in weights.items())
 
 
-@dataclass(frozen=True)
+def encode_layout(layout: Layout) -> bytes:
+    """The layout as it travels, once per policy."""
+    return msgspec.msgpack.encode(layout)
+
+
 class Snapshot:
-    """The weights of one version, immutable."""
+    """The weights of one version: one flat vector that nobody writes to again."""
 
-    version: int
-    layout: Layout
-    vector: bytes
+    def __init__(self, weights: Mapping[str, Array]) -> None:
+        self.layout = layout_of(weights)
+        self.vector = bytearray(sum(array.nbytes for array in weights.values()))
+        for name, part in split_vector(self.layout, self.vector).items():
+            np.copyto(part, weights[name])
+            _refuse_not_a_number(name, part)
 
-    @staticmethod
-    def take(version: int, weights: Mapping[str, Array]) -> Snapshot:
-        """Copy ``weights`` once, into one flat buffer."""
-        arrays = {name: np.asarray(array) for name, array in weights.items()}
-        vector = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
-        return Snapshot(version, layout_of(arrays), vector)
-
-    @property
+    @cached_property
     def checksum(self) -> int:
-        """Of the vector, for the receiver to compare."""
+        """Of the vector, for the receiver to compare. Costs time: not for the learner's thread."""
         return zlib.crc32(self.vector)
+
+
+def _refuse_not_a_number(name: str, array: Array) -> None:
+    # One sum is much cheaper than looking at every number; it is finite if they all are.
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(array.sum(dtype=np.float64)):
+                return
+        if not np.isfinite(array).all():
+            raise ValueError(
+                f"the weights {name!r} hold NaN or infinity: training has diverged; nothing was "
+                "published"
+            )
 
 
 class PolicyCopy:
@@ -56,16 +69,19 @@ class PolicyCopy:
         """Take the weights of ``version``; ProtocolError if they are damaged."""
         if zlib.crc32(vector) != checksum:
             raise ProtocolError(f"the weights of version {version} are damaged")
-        self.policy.load(_split(self._layout, bytes(vector)))
+        self.policy.load(split_vector(self._layout, bytearray(vector)))
         self.version = version
 
 
-def _split(layout: Layout, vector: bytes) -> dict[str, Array]:
+def split_vector(layout: Layout, vector: bytearray) -> dict[str, Array]:
+    """The arrays that lie in ``vector``, without a copy."""
     arrays, offset = {}, 0
     for name, dtype_name, shape in layout:
         dtype = dtype_of_plain_data(dtype_name)
-        arrays[name] = np.ndarray(shape, dtype, buffer=vector, offset=offset)
-        offset += math.prod(shape) * dtype.itemsize
+        count = math.prod(shape)
+        part = np.frombuffer(vector, np.uint8, count * dtype.itemsize, offset)
+        arrays[name] = part.view(dtype).reshape(shape)
+        offset += part.nbytes
     if offset != len(vector):
         raise ProtocolError(f"weights of {len(vector)} bytes, the layout takes {offset}")
     return arrays

@@ -6,34 +6,48 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from clusterenv.distributions import Distribution
-from clusterenv.policies.base import Acted
+from clusterenv.policies.base import Acted, draw
 from clusterenv.randomness import SlotRandom
 from clusterenv.wire.codec import Array
 
-Forward = Callable[[Mapping[str, Array], Any], Distribution]
+Weights = Mapping[str, Array]
 
 
 class NumpyPolicy:
-    """Acts by ``forward(weights, observations)``, which returns a distribution."""
+    """Acts by a pure function.
 
-    def __init__(self, forward: Forward, weights: Mapping[str, Array]) -> None:
-        self._forward = forward
-        self._weights: Mapping[str, Array] = dict(weights)
+    Args:
+        distribution: ``(weights, observations)`` → one of :mod:`clusterenv.distributions`.
+        weights: A dict of arrays. Exploration scalars go here too, so that they are published.
+        value: ``(weights, observations)`` → one value per row, for learners that bootstrap.
+    """
 
-    def act(self, observations: Any, state: Any, rng: SlotRandom) -> Acted:
-        """Sampled actions and their log-probabilities."""
+    def __init__(
+        self,
+        distribution: Callable[[Weights, Any], Distribution],
+        weights: Weights,
+        value: Callable[[Weights, Any], Array] | None = None,
+    ) -> None:
+        self._distribution, self._value = distribution, value
+        self._weights: Weights = dict(weights)
+
+    def act(self, observations: Any, state: Any, rng: SlotRandom | None) -> Acted:
+        """Actions, their log-probabilities, and values if there is a value function."""
         distribution = self.distribution(observations, state)
-        actions = distribution.sample(rng)
-        return Acted(actions, {"log_prob": distribution.log_prob(actions)}, state)
+        actions, log_prob = draw(distribution, rng)
+        outputs = {"log_prob": log_prob}
+        if self._value is not None:
+            outputs["value"] = self._value(self._weights, observations)
+        return Acted(actions, distribution, outputs)
 
     def distribution(self, observations: Any, state: Any) -> Distribution:
-        """What ``forward`` gives for these observations."""
-        return self._forward(self._weights, observations)
+        """What the function gives for these observations."""
+        return self._distribution(self._weights, observations)
 
-    def weights(self) -> Mapping[str, Array]:
+    def weights(self) -> Weights:
         """The dict of arrays."""
         return self._weights
 
-    def load(self, weights: Mapping[str, Array]) -> None:
+    def load(self, weights: Weights) -> None:
         """Take these weights."""
-        self._weights = weights
+        self._weights = dict(weights)

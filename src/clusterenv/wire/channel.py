@@ -56,8 +56,9 @@ class SharedChannel:
     def recv(self, timeout_s: float) -> tuple[Message, list[Buffer]] | None:
         """Spin briefly on the mailbox, then block on both."""
         deadline = time.monotonic() + timeout_s
+        spin_s = SPIN_S if timeout_s > 0 else 0.0
         while True:
-            if not self._socket_is_due() and self._inbound.wait_spinning(SPIN_S):
+            if not self._socket_is_due() and self._inbound.wait_spinning(spin_s):
                 header = self._inbound.pop()
                 assert header is not None
                 return decode(header), []

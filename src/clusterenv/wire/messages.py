@@ -93,10 +93,11 @@ class Close(Message):
 
 
 class Reset(Message):
-    """Reset these slots. ``options`` is a packed value."""
+    """Reset these slots. ``options`` is a packed value; policies draw from ``run_seed``."""
 
     request: int
     slots: tuple[int, ...]
+    run_seed: int
     seeds: tuple[int | None, ...] | None = None
     options: bytes = b""
 
@@ -138,16 +139,17 @@ class Stepped(Reply):
 
     Frames (none where the rows lie in the arena): rewards, terminated, truncated, then one array
     per array leaf of the observation space. ``objects`` packs the leaves that are no arrays,
-    ``infos`` packs [(slot, info), …].
+    ``infos`` packs [(slot, info), …], ``acted`` what a policy did.
     """
 
     arrays: tuple[ArrayHeader, ...] = ()
     objects: bytes = b""
     infos: bytes = b""
+    acted: bytes = b""
 
 
 class Returned(Reply):
-    """Answer to Call and SetAttr; ``values`` packs one value per slot of the worker."""
+    """Answer to Call, SetAttr and Evaluate; ``values`` packs one value per slot of the worker."""
 
     values: bytes
 
@@ -180,7 +182,12 @@ class TakePolicy(Message):
     policy_id: int
     policy: bytes
     layout: bytes
-    seed: int
+
+
+class Announce(Message):
+    """There is a new version; no bytes of it move until the worker pulls."""
+
+    newest: int
 
 
 class Collect(Message):
@@ -191,11 +198,35 @@ class Collect(Message):
     newest: int
 
 
+class Cancel(Message):
+    """Do not begin to collect for requests up to this one."""
+
+    up_to_request: int
+
+
+class StepWithPolicy(Message):
+    """Step every slot with the actions of the policy."""
+
+    request: int
+    newest: int
+
+
+class Evaluate(Message):
+    """Play ``episodes[i]`` whole episodes for the worker's i-th slot, with the newest weights."""
+
+    request: int
+    episodes: tuple[int, ...]
+    seed: int
+    deterministic: bool
+    newest: int
+
+
 class Pull(Message):
     """A worker asks for the newest weights; it has this policy (0: none) and version."""
 
     policy_id: int
     held: int
+    cause: str
 
 
 class Weights(Message):
@@ -231,7 +262,11 @@ AnyMessage = Union[  # noqa: UP007 (msgspec reads this at run time)
     Raised,
     Warned,
     TakePolicy,
+    Announce,
     Collect,
+    Cancel,
+    StepWithPolicy,
+    Evaluate,
     Pull,
     Weights,
     Collected,

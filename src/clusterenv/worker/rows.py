@@ -118,7 +118,10 @@ def fill(out: Array, column: Any, leaf: Leaf) -> None:
     """Stack ``column`` into ``out``, with the casts that ``np.stack(…, out=…)`` would allow."""
     try:
         if out.ndim > 1 and type(column) is list:
-            # One flat concatenation costs a fraction of a stack.
+            # One flat concatenation costs a fraction of a stack, but looks at the sum only of the
+            # first lengths.
+            if not all(map(out.shape[1].__eq__, map(len, column))):
+                raise ValueError("observations of other lengths")
             np.concatenate(column, out=out.reshape(-1, *out.shape[2:]))
         else:
             np.copyto(out, np.asarray(column), casting="same_kind")

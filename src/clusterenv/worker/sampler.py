@@ -3,76 +3,148 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
 
-from clusterenv.policies.copy import PolicyCopy
+from clusterenv.policies.base import Acted, Policy
 from clusterenv.randomness import SlotRandom
 from clusterenv.wire.codec import Array
-from clusterenv.wire.spaces import join_leaves, leaves_of
-from clusterenv.worker.rows import Outcome, fill, fill_flags
+from clusterenv.worker import recurrent
+from clusterenv.worker.rows import Outcome, fill_flags
 from clusterenv.worker.stepper import Stepper, UserCodeError
+from clusterenv.worker.translator import Translator
+
+
+@dataclass(frozen=True)
+class _Final:
+    """An episode's end within a fragment."""
+
+    step: int
+    slot: int
+    observation: Any
+    state: Any
 
 
 class Sampler:
-    """Lets a policy copy act in the envs of a worker."""
+    """Lets a policy act in the envs of a worker, and writes down what happens."""
 
-    def __init__(
-        self, stepper: Stepper, slots: Sequence[int], space: Space[Any], copy: PolicyCopy, seed: int
-    ) -> None:
-        self._stepper, self._slots, self._space, self._copy = stepper, slots, space, copy
-        self._leaves = leaves_of(space)
-        if not all(leaf.is_array for leaf in self._leaves):
-            raise TypeError(f"a policy cannot act on {space}: parts of it are no arrays")
-        self._rng = SlotRandom(seed, slots)
+    def __init__(self, stepper: Stepper, slots: Sequence[int], translator: Translator) -> None:
+        self._stepper, self._slots, self._translator = stepper, slots, translator
+        self._column = {slot: column for column, slot in enumerate(slots)}
+        self._rng = SlotRandom(0, slots)
         self._step = 0
+        self._state: Any = None
+        self._returns, self._lengths = np.zeros(len(slots)), np.zeros(len(slots), np.int64)
 
-    def collect(self, current: Outcome, num_steps: int) -> tuple[dict[str, Array], Outcome]:
-        """``num_steps`` steps from ``current`` on: named arrays, and where the envs are now."""
-        count = len(self._slots)
-        observations = [
-            np.empty((num_steps + 1, count, *leaf.shape), leaf.dtype) for leaf in self._leaves
-        ]
+    def start(self, seed: int) -> None:
+        """The envs were reset: new episodes everywhere, random numbers from the beginning."""
+        self._rng = SlotRandom(seed, self._slots)
+        self._step = 0
+        self._state = None
+        self._returns[:], self._lengths[:] = 0.0, 0
+
+    def act(self, policy: Policy, current: Outcome) -> Acted:
+        """One action for each slot, from where the envs are."""
+        return self._act(policy, self._translator.observe(current, len(self._slots)))
+
+    def forget(self, ended: Sequence[int]) -> None:
+        """The episodes of these columns have ended."""
+        self._state = recurrent.forget_rows(self._state, ended)
+
+    def collect(
+        self, policy: Policy, current: Outcome, num_steps: int
+    ) -> tuple[dict[str, Array], Outcome]:
+        """``num_steps`` steps from ``current`` on: named arrays, and where the envs are then."""
+        translator, count = self._translator, len(self._slots)
+        observations = translator.empty(num_steps + 1, count)
         rewards = np.empty((num_steps, count))
         terminated, truncated = np.empty((2, num_steps, count), np.bool_)
-        acted_by_step, finals = [], []
-        self._put(observations, 0, current)
+        first_state, acts, finals = self._state, [], []
+        translator.put([array[0] for array in observations], current)
         for t in range(num_steps):
-            acted = self._act([leaf[t] for leaf in observations])
-            current = self._stepper.step_for_rollout(self._slots, acted.actions)
-            self._put(observations, t + 1, current)
+            acted = self._act(policy, translator.join([array[t] for array in observations]))
+            current = self._stepper.step_for_rollout(self._slots, translator.rows_of(acted.actions))
+            translator.put([array[t + 1] for array in observations], current)
             fill_flags(rewards[t], terminated[t], truncated[t], current)
-            acted_by_step.append(acted)
-            finals += [(t, s, i["final_obs"]) for s, i in current.infos if "final_obs" in i]
-        arrays = {f"observations/{i}": array for i, array in enumerate(observations)}
+            acts.append(acted)
+            finals += self._ends(t, current)
+        arrays = {f"observations/{index}": array for index, array in enumerate(observations)}
         arrays |= {"rewards": rewards, "terminated": terminated, "truncated": truncated}
-        arrays["actions"] = np.stack([acted.actions for acted in acted_by_step])
-        for name in acted_by_step[0].outputs:
-            arrays[f"outputs/{name}"] = np.stack([acted.outputs[name] for acted in acted_by_step])
-        return arrays | self._finals(finals), current
+        arrays |= self._stack_acts(acts)
+        arrays |= recurrent.named_arrays(first_state, acts[0].state)
+        arrays |= self._table(finals, rewards)
+        if "value" in acts[0].outputs:
+            last = translator.join([array[-1] for array in observations])
+            arrays |= self._values(policy, last, finals)
+        return arrays, current
 
-    def _act(self, leaves: list[Array]) -> Any:
+    def _act(self, policy: Policy, observations: Any) -> Acted:
         self._rng.go_to(self._step)
-        self._step += 1
         try:
-            return self._copy.policy.act(join_leaves(self._space, leaves), None, self._rng)
+            acted = policy.act(observations, self._state, self._rng)
         except Exception as error:
             raise UserCodeError(None) from error
+        if self._step == 0:
+            self._translator.check(acted.actions, len(self._slots))
+        self._step += 1
+        self._state = acted.state
+        return acted
 
-    def _put(self, observations: list[Array], t: int, outcome: Outcome) -> None:
-        for leaf, array in zip(self._leaves, observations, strict=True):
-            fill(array[t], outcome.column(leaf), leaf)
+    def _ends(self, t: int, outcome: Outcome) -> list[_Final]:
+        ends = [
+            _Final(t, slot, info["final_obs"], recurrent.row_of(self._state, self._column[slot]))
+            for slot, info in outcome.infos
+            if "final_obs" in info
+        ]
+        if ends:
+            self.forget([self._column[end.slot] for end in ends])
+        return ends
 
-    def _finals(self, finals: list[tuple[int, int, Any]]) -> dict[str, Array]:
+    def _stack_acts(self, acts: list[Acted]) -> dict[str, Array]:
         arrays = {
-            "finals/steps": np.array([t for t, _, _ in finals], np.int64),
-            "finals/slots": np.array([slot for _, slot, _ in finals], np.int64),
+            f"actions/{index}": np.stack([leaf.of(acted.actions) for acted in acts])
+            for index, leaf in enumerate(self._translator.action_leaves)
         }
-        for index, leaf in enumerate(self._leaves):
-            column = np.empty((len(finals), *leaf.shape), leaf.dtype)
-            if finals:
-                fill(column, [leaf.of(observation) for _, _, observation in finals], leaf)
-            arrays[f"finals/{index}"] = column
+        for name in acts[0].outputs:
+            arrays[f"outputs/{name}"] = np.stack([acted.outputs[name] for acted in acts])
         return arrays
+
+    def _table(self, finals: list[_Final], rewards: Array) -> dict[str, Array]:
+        """A row per episode that ended."""
+        returns, lengths = self._episodes(finals, rewards)
+        columns = self._translator.stack([final.observation for final in finals])
+        return {
+            "finals/steps": np.array([final.step for final in finals], np.int64),
+            "finals/slots": np.array([final.slot for final in finals], np.int64),
+            "finals/returns": np.array(returns, np.float64),
+            "finals/lengths": np.array(lengths, np.int64),
+            **{f"finals/{index}": column for index, column in enumerate(columns)},
+        }
+
+    def _episodes(self, finals: list[_Final], rewards: Array) -> tuple[list[float], list[int]]:
+        """Return and length of each episode that ended; the rest is carried over."""
+        returns, lengths = [], []
+        begun = np.zeros(len(self._slots), np.int64)
+        for final in finals:
+            column = self._column[final.slot]
+            part = rewards[begun[column] : final.step + 1, column]
+            returns.append(float(self._returns[column] + part.sum()))
+            lengths.append(int(self._lengths[column] + len(part)))
+            self._returns[column], self._lengths[column] = 0.0, 0
+            begun[column] = final.step + 1
+        for column, start in enumerate(begun):
+            self._returns[column] += rewards[start:, column].sum()
+        self._lengths += len(rewards) - begun
+        return returns, lengths
+
+    def _values(self, policy: Policy, last: Any, finals: list[_Final]) -> dict[str, Array]:
+        """The values of the last observations, for what the fragment cuts off."""
+        values = policy.act(last, self._state, None).outputs["value"]
+        if not finals:
+            return {"last_values": values, "finals/values": values[:0]}
+        ends = self._translator.join(self._translator.stack([f.observation for f in finals]))
+        states = recurrent.stack_rows([final.state for final in finals])
+        ended = policy.act(ends, states, None).outputs["value"]
+        return {"last_values": values, "finals/values": ended}

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from clusterenv.wire.spaces import join_leaves, leaves_of
 from clusterenv.worker.rows import Outcome
 from clusterenv.worker.stepper import UserCodeError
 
@@ -81,7 +83,8 @@ class VectorStepper:
             if info
         ]
         if rows is not None and len(rows) < len(self._slots):
-            observations = _take_rows(observations, rows)
+            space = self._env.single_observation_space
+            observations = _take_rows(space, observations, rows)
         return Outcome(observations, rewards, terminated, truncated, by_slot, batched=True)
 
     def call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -111,20 +114,19 @@ def split_infos(infos: dict[str, Any], count: int) -> list[dict[str, Any]]:
             continue
         mask = infos.get(f"_{key}")
         parts = split_infos(value, count) if isinstance(value, dict) else value
+        if isinstance(parts, np.ndarray) and parts.dtype == np.bool_:
+            # Gymnasium makes a bool array of bools, but an object array of numpy bools.
+            parts = parts.tolist()
         for row in range(count):
             if mask is None or mask[row]:
-                part = parts[row]
-                # Gymnasium makes a bool array of bools, but an object array of numpy bools.
-                split[row][key] = bool(part) if isinstance(part, np.bool_) else part
+                split[row][key] = parts[row]
     return split
 
 
-def _take_rows(observations: Any, rows: Sequence[int]) -> Any:
-    if isinstance(observations, dict):
-        return {key: _take_rows(value, rows) for key, value in observations.items()}
-    if isinstance(observations, np.ndarray):
-        return observations[list(rows)]
-    return tuple(_take_rows(value, rows) for value in observations)
+def _take_rows(space: Space[Any], observations: Any, rows: Sequence[int]) -> Any:
+    columns = [(leaf, leaf.of(observations)) for leaf in leaves_of(space)]
+    taken = [c[list(rows)] if leaf.is_array else tuple(c[r] for r in rows) for leaf, c in columns]
+    return join_leaves(space, taken)
 
 
 def _seed_argument(seeds: Sequence[int | None]) -> Any:

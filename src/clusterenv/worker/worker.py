@@ -10,15 +10,13 @@ import threading
 import time
 import traceback
 import warnings
+from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import gymnasium
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from clusterenv.policies.copy import PolicyCopy
-from clusterenv.sync import EveryVersion, SyncRule
 from clusterenv.wire.channel import Channel, SharedChannel
 from clusterenv.wire.codec import Buffer, frame_of, header_of, read_array
 from clusterenv.wire.invitation import Invitation
@@ -30,28 +28,28 @@ from clusterenv.wire.messages import (
     Close,
     Collect,
     Collected,
+    Evaluate,
     Hello,
     LaidOut,
     Layout,
     Message,
-    Pull,
     Raised,
     Refused,
     Reset,
     Returned,
     SetAttr,
     Step,
-    TakePolicy,
+    StepWithPolicy,
     Warned,
-    Weights,
 )
 from clusterenv.wire.shared_memory import Arena, Mailbox
-from clusterenv.wire.spaces import leaves_of, space_from_plain, space_to_plain
+from clusterenv.wire.spaces import leaves_of, space_from_plain
 from clusterenv.wire.values import pack, unpack
 from clusterenv.wire.versions import versions
 from clusterenv.wire.zmq_channel import WorkerSocket
+from clusterenv.worker.acting import Acting, Workplace
+from clusterenv.worker.description import check_autoreset_mode, describe_envs, describe_vector
 from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome, Rows
-from clusterenv.worker.sampler import Sampler
 from clusterenv.worker.stepper import EnvStepper, Stepper, UserCodeError
 from clusterenv.worker.vector_stepper import VectorStepper
 
@@ -77,12 +75,10 @@ class Worker:
         self._stepper: Stepper | None = None
         self._rows: Rows | None = None
         self._arena: Arena | None = None
-        self._observation_space: Space[Any] | None = None
-        self._sync_rule: SyncRule = EveryVersion()
-        self._copy: PolicyCopy | None = None
-        self._sampler: Sampler | None = None
-        self._policy_id = 0
-        # Where the envs are, for a policy to go on from; None after single steps.
+        self._build_message: Build | None = None
+        self._acting: Acting | None = None
+        self._backlog: deque[tuple[Message, list[Buffer]]] = deque()
+        # Where the envs are, for a policy to go on from; None if only some of them were stepped.
         self._current: Outcome | None = None
 
     @staticmethod
@@ -101,7 +97,7 @@ class Worker:
         self._channel.send(Hello(PROTOCOL_VERSION, versions(), socket.gethostname(), os.getpid()))
         try:
             while not self._closing:
-                received = self._channel.recv(_POLL_S)
+                received = self._backlog.popleft() if self._backlog else self._channel.recv(_POLL_S)
                 if received is not None:
                     self.busy_since = time.monotonic()
                     with self.turn:
@@ -110,6 +106,8 @@ class Worker:
         finally:
             if self._stepper is not None:
                 self._stepper.close()
+            if self._acting is not None:
+                self._acting.close()
 
     def _handle(self, message: Message, frames: list[Buffer]) -> None:
         request = getattr(message, "request", 0)
@@ -135,11 +133,10 @@ class Worker:
                 self._return(request, [])
             case Collect():
                 self._collect(message)
-            case TakePolicy():
-                self._take_policy(message)
-            case Weights(policy_id=policy_id) if policy_id == self._policy_id:
-                assert self._copy is not None
-                self._copy.load(message.version, frames[0], message.checksum)
+            case StepWithPolicy():
+                self._step_with_policy(message)
+            case Evaluate():
+                self._evaluate(message)
             case Build():
                 self._build(message)
             case Layout():
@@ -148,6 +145,9 @@ class Worker:
                 raise SystemExit(f"the head refused this worker: {reason}")
             case Close():
                 self._closing = True
+            case _:
+                assert self._acting is not None
+                self._acting.hear(message, frames)
 
     @property
     def _envs(self) -> Stepper:
@@ -162,24 +162,31 @@ class Worker:
 
     def _build(self, message: Build) -> None:
         sys.path[:0] = [path for path in message.search_path if path not in sys.path]
+        self._build_message = message
         self._trusted, self._slots = message.trusted, message.slots
         mode = AutoresetMode(message.autoreset_mode)
-        backend = pickle.loads(message.backend)
-        self._sync_rule = pickle.loads(message.sync_rule)
-        built = backend.build(message.slots)
+        built = self._build_envs()
         if isinstance(built, VectorEnv):
-            _check_autoreset_mode(built, mode)
-            self._stepper = VectorStepper(built, self._slots)
-            description = _describe_vector(built)
+            check_autoreset_mode(built, mode)
+            description = describe_vector(built)
         else:
-            self._stepper = EnvStepper(built, self._slots, mode, self._notes)
-            description = _describe_envs(built, self._trusted)
+            description = describe_envs(built, self._trusted)
+        self._stepper = self._stepper_for(built, mode)
         self._channel.send(Built(pack(description, allow_pickle=self._trusted)))
+
+    def _build_envs(self) -> Any:
+        assert self._build_message is not None
+        return pickle.loads(self._build_message.backend).build(self._slots)
+
+    def _stepper_for(self, built: Any, mode: AutoresetMode) -> Stepper:
+        if isinstance(built, VectorEnv):
+            return VectorStepper(built, self._slots)
+        return EnvStepper(built, self._slots, mode, self._notes)
 
     def _lay_out(self, message: Layout) -> str:
         observation_space = space_from_plain(unpack(message.observation_space, allow_pickle=True))
-        self._observation_space = observation_space
         action_space = space_from_plain(unpack(message.action_space, allow_pickle=True))
+        self._prepare_to_act(observation_space, action_space)
         leaves, actions = leaves_of(observation_space), leaves_of(action_space)
         self._rows = FrameRows(leaves, self._trusted)
         shared = self._invitation.shared
@@ -193,12 +200,29 @@ class Worker:
         self._rows = ArenaRows(self._arena, leaves, self._trusted)
         return ""
 
+    def _prepare_to_act(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        assert self._build_message is not None
+        self._acting = Acting(
+            Workplace(
+                channel=self._channel,
+                backlog=self._backlog,
+                slots=self._slots,
+                stepper=self._envs,
+                observation_space=observation_space,
+                action_space=action_space,
+                sync_rule=pickle.loads(self._build_message.sync_rule),
+                build_more_envs=lambda: self._stepper_for(
+                    self._build_envs(), AutoresetMode.SAME_STEP
+                ),
+            )
+        )
+
     # Work.
 
     def _step(self, message: Step, frames: list[Buffer]) -> None:
         slots = message.slots if message.slots is not None else self._slots
-        self._current = None
         outcome = self._envs.step(slots, self._actions(message, slots, frames))
+        self._current = outcome if message.slots is None or slots == self._slots else None
         self._answer(message.request, slots, outcome)
 
     def _actions(self, message: Step, slots: tuple[int, ...], frames: list[Buffer]) -> Any:
@@ -218,44 +242,56 @@ class Worker:
         options = unpack(message.options, allow_pickle=True) if message.options else None
         outcome = self._envs.reset(message.slots, seeds, options)
         self._current = outcome if message.slots == self._slots else None
+        if self._current is not None and self._acting is not None:
+            self._acting.episodes_restarted(message.run_seed)
         self._answer(message.request, message.slots, outcome)
 
-    def _answer(self, request: int, slots: tuple[int, ...], outcome: Any) -> None:
+    def _answer(
+        self,
+        request: int,
+        slots: tuple[int, ...],
+        outcome: Outcome,
+        acted: dict[str, Any] | None = None,
+    ) -> None:
         assert self._rows is not None
-        self._channel.send(*self._rows.reply(request, slots, outcome))
+        reply, frames = self._rows.reply(request, slots, outcome)
+        if acted is not None:
+            reply.acted = pack(acted, allow_pickle=False)
+        self._channel.send(reply, frames)
 
     def _return(self, request: int, values: list[Any]) -> None:
         self._channel.send(Returned(request, pack(values, allow_pickle=self._trusted)))
 
     # Policies.
 
-    def _take_policy(self, message: TakePolicy) -> None:
-        assert self._observation_space is not None
-        self._policy_id = message.policy_id
-        self._copy = PolicyCopy(pickle.loads(message.policy), message.layout)
-        self._sampler = Sampler(
-            self._envs, self._slots, self._observation_space, self._copy, message.seed
-        )
-
     def _collect(self, message: Collect) -> None:
-        held = 0 if self._copy is None else self._copy.version
-        if self._sync_rule.should_pull(held, message.newest):
-            self._pull(held)
-        if self._sampler is None or self._copy is None or self._current is None:
-            raise RuntimeError("the head asked for a rollout without a policy or before a reset")
-        arrays, self._current = self._sampler.collect(self._current, message.num_steps)
+        acting, current = self._acting_from()
+        if acting.is_cancelled(message.request):
+            return
+        version, arrays, self._current = acting.collect(current, message.num_steps, message.newest)
         headers = tuple(header_of(array) for array in arrays.values())
-        reply = Collected(message.request, self._copy.version, tuple(arrays), headers)
+        reply = Collected(message.request, version, tuple(arrays), headers)
         self._channel.send(reply, [frame_of(array) for array in arrays.values()])
 
-    def _pull(self, held: int) -> None:
-        self._channel.send(Pull(self._policy_id, held))
-        while self._copy is None or self._copy.version == held:
-            received = self._channel.recv(_POLL_S)
-            if received is not None:
-                self._do(*received)
-            if self._closing:
-                raise RuntimeError("closed while waiting for weights")
+    def _step_with_policy(self, message: StepWithPolicy) -> None:
+        acting, current = self._acting_from()
+        actions, acted = acting.act(current, message.newest)
+        self._current = self._envs.step(self._slots, actions)
+        acting.note_ends(self._current)
+        self._answer(message.request, self._slots, self._current, acted)
+
+    def _evaluate(self, message: Evaluate) -> None:
+        assert self._acting is not None
+        values = self._acting.evaluate(
+            message.episodes, message.seed, message.deterministic, message.newest
+        )
+        self._return(message.request, values)
+
+    def _acting_from(self) -> tuple[Acting, Outcome]:
+        assert self._acting is not None
+        if self._current is None:
+            raise RuntimeError("a policy can only act on envs that were reset together")
+        return self._acting, self._current
 
     # Trouble.
 
@@ -291,50 +327,3 @@ class Worker:
                 self._channel.send(Warned(category.__name__, str(message)))
 
         warnings.showwarning = show
-
-
-def _check_autoreset_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode) -> None:
-    own = env.metadata.get("autoreset_mode")
-    if own is not None and AutoresetMode(own) is not mode:
-        raise ValueError(
-            f"the backend's VectorEnv resets with {AutoresetMode(own)}, but ClusterEnv was given "
-            f"autoreset_mode={mode}: make the two equal"
-        )
-
-
-def _describe_envs(envs: list[gymnasium.Env[Any, Any]], trusted: bool) -> dict[str, Any]:
-    return {
-        "observation_spaces": _spaces_to_plain([env.observation_space for env in envs]),
-        "action_spaces": _spaces_to_plain([env.action_space for env in envs]),
-        "metadata": _plain_items(envs[0].metadata, trusted),
-        "render_mode": envs[0].render_mode,
-    }
-
-
-def _describe_vector(env: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
-    return {
-        "observation_spaces": _spaces_to_plain([env.single_observation_space]),
-        "action_spaces": _spaces_to_plain([env.single_action_space]),
-        "metadata": _plain_items(env.metadata, trusted=False),
-        "render_mode": env.render_mode,
-    }
-
-
-def _spaces_to_plain(spaces: list[gymnasium.Space[Any]]) -> list[Any]:
-    """One description if all are equal, else one per slot."""
-    if all(space == spaces[0] for space in spaces[1:]):
-        spaces = spaces[:1]
-    return [space_to_plain(space) for space in spaces]
-
-
-def _plain_items(metadata: dict[str, Any], trusted: bool) -> dict[str, Any]:
-    """The items that may travel; a worker's metadata is no reason to refuse it."""
-
-    def may_travel(value: Any) -> bool:
-        try:
-            pack(value, allow_pickle=trusted)
-        except TypeError:
-            return False
-        return True
-
-    return {key: value for key, value in metadata.items() if may_travel(value)}

@@ -1,0 +1,63 @@
+"""``async_reset``, ``recv`` and ``send``: act on the slots that are ready while others step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+
+from clusterenv.head.head import Head
+from clusterenv.wire.codec import Array
+
+
+class PartialBatches:
+    """Knows which slots the user has received and not sent back yet."""
+
+    def __init__(self, head: Head, batch_size: int, steps_together: bool) -> None:
+        self._head, self._batch_size = head, batch_size
+        self._received: set[int] = set()
+        sizes = {len(member.slots) for member in head.roster.members}
+        # A worker works on one part of its slots while the user computes actions for another.
+        self._chunk_size = -(-batch_size // len(head.roster.members))
+        if steps_together and batch_size < head.num_envs:
+            self._chunk_size = max(sizes)
+            if len(sizes) > 1 or batch_size % self._chunk_size:
+                raise ValueError(
+                    f"batch_size={batch_size}, but each worker's VectorEnv steps its "
+                    f"{self._chunk_size} envs together: take a multiple of that, and a num_envs "
+                    "that divides by num_workers"
+                )
+
+    def reset(self, seeds: Sequence[int | None], run_seed: int) -> None:
+        """Start a reset of all slots."""
+        self._received.clear()
+        self._head.reset_in_chunks(seeds, run_seed, self._chunk_size)
+
+    def receive(self) -> list[int]:
+        """Wait for the first ``batch_size`` slots that are ready."""
+        in_flight = self._head.num_envs - len(self._received)
+        if in_flight < self._batch_size:
+            raise NoAsyncCallError(
+                f"Calling `recv` for batch_size={self._batch_size} slots while only {in_flight} "
+                "are under way: call `send` for the slots that `recv` returned.",
+                "recv",
+            )
+        slots = self._head.take_ready(self._batch_size)
+        self._received.update(slots)
+        return slots
+
+    def send(self, slots: Sequence[int], actions: Array | list[Any]) -> None:
+        """Step these slots, in any order, with an action each."""
+        busy = [slot for slot in slots if slot not in self._received]
+        if busy:
+            raise AlreadyPendingCallError(
+                f"Calling `send` for slots {busy}, which `recv` has not returned since the last "
+                "`send`.",
+                "send",
+            )
+        order = sorted(range(len(slots)), key=slots.__getitem__)
+        by_slot = actions[order] if isinstance(actions, np.ndarray) else [actions[i] for i in order]
+        self._received.difference_update(slots)
+        self._head.step(sorted(slots), by_slot)

@@ -1,0 +1,210 @@
+"""Any ``torch.nn.Module`` as a policy. The only file that imports torch."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+try:
+    import torch
+    from torch import distributions as td
+    from torch import nn
+except ImportError as error:
+    raise ImportError("TorchPolicy needs PyTorch: pip install 'clusterenv[torch]'") from error
+
+from clusterenv import distributions
+from clusterenv.distributions import Distribution
+from clusterenv.policies.base import Acted, draw
+from clusterenv.randomness import SlotRandom
+from clusterenv.wire.codec import Array
+
+
+class TorchPolicy:
+    """Lets a module act on the workers.
+
+    Args:
+        module: Its parameters and buffers are the weights; keep exploration scalars and
+            normalisation statistics in buffers, and they are published too. Modules on a GPU,
+            compiled ones and those in DDP or DataParallel are looked through.
+        distribution: ``(module, observations)`` → a ``torch.distributions`` object, one of
+            :mod:`clusterenv.distributions`, or ``(that, value)`` where both come from one pass.
+            By default the module itself.
+        value: ``(module, observations)`` → one value per row.
+        state_shapes: For a recurrent module, name → shape of one slot's state. ``distribution``
+            and ``value`` are then called with a third argument, a dict of tensors, and
+            ``distribution`` returns ``(distribution, next state)`` or
+            ``(distribution, value, next state)``.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        distribution: Callable[..., Any] | None = None,
+        value: Callable[..., Any] | None = None,
+        state_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        self.module = module
+        self._distribution = distribution or _call_module
+        self._value = value
+        self._state_shapes = dict(state_shapes) if state_shapes else None
+
+    def act(self, observations: Any, state: Any, rng: SlotRandom | None) -> Acted:
+        """Actions, their log-probabilities, and values if there are any."""
+        with torch.inference_mode():
+            found, value, next_state = self._evaluate(observations, state)
+            distribution = to_plain_distribution(found)
+            actions, log_prob = draw(distribution, rng)
+            outputs = {"log_prob": log_prob}
+            if value is not None:
+                outputs["value"] = value.reshape(len(log_prob)).cpu().numpy()
+            return Acted(actions, distribution, outputs, _to_arrays(next_state))
+
+    def distribution(self, observations: Any, state: Any) -> Distribution:
+        """What the module gives for these observations."""
+        with torch.inference_mode():
+            return to_plain_distribution(self._evaluate(observations, state)[0])
+
+    def _evaluate(self, observations: Any, state: Any) -> tuple[Any, Any, Any]:
+        """(distribution, value or None, next state or None)."""
+        device = next(self.module.parameters(), torch.empty(0)).device
+        tensors = _to_tensors(observations, device)
+        arguments: tuple[Any, ...] = (self.module, tensors)
+        if self._state_shapes is not None:
+            arguments += (self._state_tensors(state, tensors, device),)
+        found = self._distribution(*arguments)
+        parts = list(found) if isinstance(found, tuple) else [found]
+        next_state = parts.pop() if self._state_shapes is not None else None
+        value = parts[1] if len(parts) > 1 else None
+        if self._value is not None:
+            value = self._value(*arguments)
+        return parts[0], value, next_state
+
+    def _state_tensors(self, state: Any, observations: Any, device: torch.device) -> Any:
+        assert self._state_shapes is not None
+        if state is not None:
+            return _to_tensors(state, device)
+        rows = len(_first_leaf(observations))
+        return {
+            name: torch.zeros((rows, *shape), device=device)
+            for name, shape in self._state_shapes.items()
+        }
+
+    def weights(self) -> Mapping[str, Array]:
+        """Parameters and buffers, as arrays that share the module's memory where they can."""
+        state = unwrap(self.module).state_dict()
+        return {name: _to_array(tensor) for name, tensor in state.items()}
+
+    def load(self, weights: Mapping[str, Array]) -> None:
+        """Copy these weights into the module."""
+        tensors = unwrap(self.module).state_dict()
+        with torch.no_grad():
+            for name, array in weights.items():
+                tensors[name].copy_(torch.from_numpy(array))
+
+    def __getstate__(self) -> dict[str, Any]:
+        module = copy.deepcopy(unwrap(self.module)).to("cpu")
+        return {**self.__dict__, "module": module}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if "CLUSTERENV_WORKER" in os.environ:
+            # A worker owns one core, and checks what comes out anyway.
+            torch.set_num_threads(1)
+            td.Distribution.set_default_validate_args(False)
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The module inside ``torch.compile``, DistributedDataParallel and DataParallel."""
+    while True:
+        if hasattr(module, "_orig_mod"):
+            module = module._orig_mod  # type: ignore[assignment]
+        elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            module = module.module
+        else:
+            return module
+
+
+def to_plain_distribution(found: Any) -> Distribution:
+    """A distribution of plain arrays from one of torch's (or one of ours that holds tensors)."""
+    match found:
+        case td.Categorical() | td.OneHotCategorical():
+            return distributions.Categorical(_to_array(found.logits))
+        case td.Independent():
+            return to_plain_distribution(found.base_dist)
+        case td.Normal():
+            return distributions.DiagonalGaussian(
+                _to_array(found.loc), _to_array(found.scale.log())
+            )
+        case td.Bernoulli():
+            return distributions.Bernoulli(_to_array(found.logits))
+        case td.Distribution():
+            return _Foreign(found)
+        case [td.Categorical(), *_]:
+            sizes = tuple(part.logits.shape[-1] for part in found)
+            logits = torch.cat([part.logits for part in found], dim=-1)
+            return distributions.MultiCategorical(_to_array(logits), sizes)
+        case torch.Tensor():
+            raise TypeError(
+                "the policy's `distribution` returned a tensor; return a torch.distributions "
+                "object, e.g. Categorical(logits=tensor) or Normal(mean, std)"
+            )
+    fields = {
+        name: _to_array(field) if isinstance(field, torch.Tensor) else field
+        for name, field in vars(found).items()
+    }
+    plain: Distribution = type(found)(**fields)
+    return plain
+
+
+class _Foreign:
+    """A torch distribution that we have no arrays for: it draws with torch's own generator."""
+
+    ARRAYS: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, inner: td.Distribution) -> None:
+        self._inner = inner
+
+    def sample(self, rng: SlotRandom) -> Array:
+        return _to_array(self._inner.sample())
+
+    def mode(self) -> Array:
+        return _to_array(self._inner.mode)
+
+    def log_prob(self, actions: Array) -> Array:
+        log_prob = self._inner.log_prob(torch.from_numpy(actions))
+        return _to_array(log_prob.reshape(len(actions), -1).sum(-1))
+
+
+def _call_module(module: nn.Module, *arguments: Any) -> Any:
+    return module(*arguments)
+
+
+def _to_tensors(tree: Any, device: torch.device) -> Any:
+    if isinstance(tree, dict):
+        return {key: _to_tensors(value, device) for key, value in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_to_tensors(value, device) for value in tree)
+    return torch.from_numpy(np.ascontiguousarray(tree)).to(device)
+
+
+def _to_arrays(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _to_arrays(value) for key, value in tree.items()}
+    return None if tree is None else _to_array(tree)
+
+
+def _to_array(tensor: torch.Tensor) -> Array:
+    tensor = tensor.detach().cpu()
+    # numpy has no bfloat16.
+    array: Array = (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    return array
+
+
+def _first_leaf(tree: Any) -> Any:
+    while isinstance(tree, dict | tuple):
+        tree = next(iter(tree.values())) if isinstance(tree, dict) else tree[0]
+    return tree

@@ -1,0 +1,170 @@
+"""Everything that a worker does with a policy: hold a copy, pull, act, collect, evaluate."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from clusterenv.policies.copy import PolicyCopy
+from clusterenv.sync import News, SyncRule
+from clusterenv.wire.channel import Channel
+from clusterenv.wire.codec import Array, Buffer
+from clusterenv.wire.messages import Announce, Cancel, Message, Pull, TakePolicy, Weights
+from clusterenv.worker.evaluator import Evaluator
+from clusterenv.worker.rows import Outcome
+from clusterenv.worker.sampler import Sampler
+from clusterenv.worker.stepper import Stepper
+from clusterenv.worker.translator import Translator
+
+_POLL_S = 1.0
+EVALUATION = "evaluation"
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What acting needs to know of the worker around it."""
+
+    channel: Channel
+    backlog: deque[tuple[Message, list[Buffer]]]
+    """Messages that arrived while the worker waited for another."""
+    slots: tuple[int, ...]
+    stepper: Stepper
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    sync_rule: SyncRule
+    build_more_envs: Callable[[], Stepper]
+
+
+class Acting:
+    """The policy side of a worker."""
+
+    def __init__(self, place: Workplace) -> None:
+        self._place = place
+        self._policy_id = 0
+        self._copy: PolicyCopy | None = None
+        self._spare: PolicyCopy | None = None
+        self._awaited: PolicyCopy | None = None
+        self._newest = 0
+        self._cancelled_up_to = 0
+        self._sampler: Sampler | None = None
+        self._seed = 0
+        self._evaluator: Evaluator | None = None
+
+    @cached_property
+    def _translator(self) -> Translator:
+        # Not earlier: envs with other spaces can be stepped, only not by a policy.
+        return Translator(self._place.observation_space, self._place.action_space)
+
+    def hear(self, message: Message, frames: list[Buffer]) -> bool:
+        """Take a message about policies; False if it is about something else."""
+        match message:
+            case Announce(newest=newest):
+                self._newest = max(self._newest, newest)
+            case Cancel(up_to_request=request):
+                self._cancelled_up_to = request
+            case TakePolicy():
+                self._take_policy(message)
+            case Weights():
+                # A late answer to a pull for another policy is of no use.
+                if self._awaited is not None and message.policy_id == self._policy_id:
+                    self._awaited.load(message.version, frames[0], message.checksum)
+            case _:
+                return False
+        return True
+
+    def _take_policy(self, message: TakePolicy) -> None:
+        place = self._place
+        self._policy_id = message.policy_id
+        waits_for_spare = self._awaited is not None and self._awaited is self._spare
+        self._copy = PolicyCopy(pickle.loads(message.policy), message.layout)
+        self._spare = PolicyCopy(pickle.loads(message.policy), message.layout)
+        self._awaited = self._spare if waits_for_spare else self._copy
+        if self._sampler is None:
+            self._sampler = Sampler(place.stepper, place.slots, self._translator)
+            self._sampler.start(self._seed)
+
+    def episodes_restarted(self, run_seed: int) -> None:
+        """All envs of the worker were reset."""
+        self._seed = run_seed
+        if self._sampler is not None:
+            self._sampler.start(self._seed)
+
+    def act(self, current: Outcome, newest: int) -> tuple[Any, dict[str, Any]]:
+        """An action for each env, and what ``step(policy)`` says about them in its infos."""
+        copy, sampler = self._ready(newest)
+        acted = sampler.act(copy.policy, current)
+        return self._translator.rows_of(acted.actions), {"action": acted.actions, **acted.outputs}
+
+    def note_ends(self, outcome: Outcome) -> None:
+        """Forget the recurrent state of episodes that have ended."""
+        if self._sampler is not None:
+            ended = np.flatnonzero(np.logical_or(outcome.terminated, outcome.truncated))
+            self._sampler.forget(ended.tolist())
+
+    def collect(
+        self, current: Outcome, num_steps: int, newest: int
+    ) -> tuple[int, dict[str, Array], Outcome]:
+        """A fragment: the version that acted, named arrays, and where the envs are then."""
+        copy, sampler = self._ready(newest)
+        arrays, current = sampler.collect(copy.policy, current, num_steps)
+        return copy.version, arrays, current
+
+    def is_cancelled(self, request: int) -> bool:
+        """Whether the head has lost interest in ``request`` by now."""
+        self._listen()
+        return request <= self._cancelled_up_to
+
+    def evaluate(
+        self, episodes: tuple[int, ...], seed: int, deterministic: bool, newest: int
+    ) -> list[Any]:
+        """Returns and lengths of so many episodes per slot, played in envs of their own."""
+        self._newest = max(self._newest, newest)
+        if self._spare is None or self._spare.version < self._newest:
+            self._awaited = self._spare
+            self._pull(EVALUATION, lambda: self._spare)
+        assert self._spare is not None
+        place = self._place
+        if self._evaluator is None:
+            self._evaluator = Evaluator(place.build_more_envs(), place.slots, self._translator)
+        return self._evaluator.run(self._spare.policy, episodes, seed, deterministic)
+
+    def close(self) -> None:
+        """Close the envs that were built for evaluation."""
+        if self._evaluator is not None:
+            self._evaluator.close()
+
+    def _ready(self, newest: int) -> tuple[PolicyCopy, Sampler]:
+        """The policy copy to act with, after pulling what the sync rule demands."""
+        self._newest = max(self._newest, newest)
+        self._listen()
+        held = 0 if self._copy is None else self._copy.version
+        cause = self._place.sync_rule.cause_to_pull(News(held, self._newest))
+        if cause is not None:
+            self._awaited = self._copy
+            self._pull(cause, lambda: self._copy)
+        if self._copy is None or self._sampler is None or self._copy.version == 0:
+            raise RuntimeError("no policy was published, or the sync rule never pulls one")
+        return self._copy, self._sampler
+
+    def _listen(self) -> None:
+        """Hear what is there already; keep what is not about policies for later."""
+        while (received := self._place.channel.recv(0.0)) is not None:
+            if not self.hear(*received):
+                self._place.backlog.append(received)
+
+    def _pull(self, cause: str, wanted: Callable[[], PolicyCopy | None]) -> None:
+        copy = wanted()
+        held = 0 if copy is None else copy.version
+        self._place.channel.send(Pull(self._policy_id, held, cause))
+        while (copy := wanted()) is None or copy.version in (held, 0):
+            received = self._place.channel.recv(_POLL_S)
+            if received is not None and not self.hear(*received):
+                self._place.backlog.append(received)
+        self._newest = max(self._newest, copy.version)

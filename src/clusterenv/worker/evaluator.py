@@ -1,0 +1,58 @@
+"""Plays whole episodes in envs of their own, so that training is not disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clusterenv.policies.base import Policy
+from clusterenv.randomness import SlotRandom
+from clusterenv.worker import recurrent
+from clusterenv.worker.stepper import Stepper, UserCodeError
+from clusterenv.worker.translator import Translator
+
+Episode = tuple[float, int]
+
+
+class Evaluator:
+    """Plays so many episodes per slot: taking the first to finish would favour short ones."""
+
+    def __init__(self, stepper: Stepper, slots: Sequence[int], translator: Translator) -> None:
+        self._stepper, self._slots, self._translator = stepper, tuple(slots), translator
+
+    def run(
+        self, policy: Policy, episodes: Sequence[int], seed: int, deterministic: bool
+    ) -> list[list[Episode]]:
+        """(return, length) of ``episodes[i]`` episodes of the i-th slot."""
+        count = len(self._slots)
+        results: list[list[Episode]] = [[] for _ in self._slots]
+        rng = SlotRandom(seed, self._slots)
+        current = self._stepper.reset(self._slots, [seed + slot for slot in self._slots], None)
+        returns, lengths = np.zeros(count), np.zeros(count, np.int64)
+        state: Any = None
+        step = 0
+        while any(len(done) < wanted for done, wanted in zip(results, episodes, strict=True)):
+            rng.go_to(step)
+            step += 1
+            observations = self._translator.observe(current, count)
+            try:
+                acted = policy.act(observations, state, None if deterministic else rng)
+            except Exception as error:
+                raise UserCodeError(None) from error
+            actions = self._translator.rows_of(acted.actions)
+            current = self._stepper.step_for_rollout(self._slots, actions)
+            returns += np.asarray(current.rewards, np.float64)
+            lengths += 1
+            ended = np.flatnonzero(np.logical_or(current.terminated, current.truncated)).tolist()
+            for row in ended:
+                if len(results[row]) < episodes[row]:
+                    results[row].append((float(returns[row]), int(lengths[row])))
+            returns[ended], lengths[ended] = 0.0, 0
+            state = recurrent.forget_rows(acted.state, ended)
+        return results
+
+    def close(self) -> None:
+        """Close the envs."""
+        self._stepper.close()

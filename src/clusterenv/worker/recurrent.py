@@ -1,0 +1,50 @@
+"""Recurrent state: None, an array with a row per slot, or a dict of such arrays.
+
+None stands for all zeros. Nothing here writes to what it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clusterenv.wire.codec import Array
+
+
+def row_of(state: Any, row: int) -> Any:
+    """One slot's state."""
+    if isinstance(state, dict):
+        return {name: array[row].copy() for name, array in state.items()}
+    return None if state is None else state[row].copy()
+
+
+def stack_rows(rows: Sequence[Any]) -> Any:
+    """The states of some slots, one after the other."""
+    if isinstance(rows[0], dict):
+        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    return None if rows[0] is None else np.stack(rows)
+
+
+def forget_rows(state: Any, rows: Sequence[int]) -> Any:
+    """The state with zeros for these slots, whose episodes have ended."""
+    if isinstance(state, dict):
+        return {name: forget_rows(array, rows) for name, array in state.items()}
+    if state is None or not len(rows):
+        return state
+    forgetful = state.copy()
+    forgetful[list(rows)] = 0
+    return forgetful
+
+
+def named_arrays(state: Any, like: Any) -> dict[str, Array]:
+    """The state as it travels; ``like`` has its shape, in case it is None."""
+    if like is None:
+        return {}
+    if isinstance(like, dict):
+        return {
+            f"state/{name}": np.zeros_like(array) if state is None else state[name]
+            for name, array in like.items()
+        }
+    return {"state/": np.zeros_like(like) if state is None else state}

@@ -1,0 +1,75 @@
+"""Between envs, with a value per slot, and policies, with arrays that have a row per slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from clusterenv.wire.codec import Array
+from clusterenv.wire.spaces import join_leaves, leaves_of
+from clusterenv.worker.rows import Outcome, fill
+
+
+class Translator:
+    """Knows the spaces; holds no state."""
+
+    def __init__(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        self._observation_space, self._action_space = observation_space, action_space
+        self.leaves, self.action_leaves = leaves_of(observation_space), leaves_of(action_space)
+        for space, leaves in (
+            (observation_space, self.leaves),
+            (action_space, self.action_leaves),
+        ):
+            if not all(leaf.is_array for leaf in leaves):
+                raise TypeError(f"a policy needs spaces made of arrays, and {space} is not")
+
+    def empty(self, *shape: int) -> list[Array]:
+        """Arrays for observations, one per leaf, each [*shape, …]."""
+        return [np.empty((*shape, *leaf.shape), leaf.dtype) for leaf in self.leaves]
+
+    def put(self, targets: list[Array], outcome: Outcome) -> None:
+        """Stack the observations of an outcome into ``targets``."""
+        for leaf, array in zip(self.leaves, targets, strict=True):
+            fill(array, outcome.column(leaf), leaf)
+
+    def join(self, leaves: list[Array]) -> Any:
+        """Leaves in the structure of the observation space, as a policy gets them."""
+        return join_leaves(self._observation_space, leaves)
+
+    def observe(self, outcome: Outcome, count: int) -> Any:
+        """The observations of an outcome, as a policy gets them."""
+        leaves = self.empty(count)
+        self.put(leaves, outcome)
+        return self.join(leaves)
+
+    def stack(self, observations: list[Any]) -> list[Array]:
+        """Single observations as one array per leaf."""
+        columns = self.empty(len(observations))
+        if observations:
+            self.put(columns, Outcome(observations, (), (), ()))
+        return columns
+
+    def rows_of(self, actions: Any) -> Any:
+        """A policy's actions, one per slot, as envs get them."""
+        if not self.action_leaves[0].path:
+            return actions
+        columns = [leaf.of(actions) for leaf in self.action_leaves]
+        return [join_leaves(self._action_space, list(row)) for row in zip(*columns, strict=True)]
+
+    def check(self, actions: Any, count: int) -> None:
+        """ValueError if a policy's actions do not fit the action space."""
+        for leaf in self.action_leaves:
+            array = np.asarray(leaf.of(actions))
+            expected = (count, *leaf.shape)
+            if array.shape != expected or not _fits(array, leaf.dtype):
+                raise ValueError(
+                    f"the policy does not fit the action space {self._action_space}: its actions "
+                    f"are {array.dtype} of shape {array.shape}, expected {leaf.dtype} of shape "
+                    f"{expected}"
+                )
+
+
+def _fits(array: Array, dtype: np.dtype[Any] | None) -> bool:
+    return dtype is not None and np.can_cast(array.dtype, dtype, "same_kind")

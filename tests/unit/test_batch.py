@@ -1,0 +1,228 @@
+"""Rows and infos lie where their slots are, whatever the order in which they arrived."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterenv.errors import ProtocolError
+from clusterenv.head.batch import Batch
+from tests.equality import assert_same
+
+SPACE = spaces.Dict(
+    a=spaces.Box(-9.0, 9.0, (2,), np.float32), b=spaces.Text(5), c=spaces.Discrete(9)
+)
+
+
+class Oracle(VectorEnv):
+    """Gymnasium's own way to merge infos."""
+
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+
+    def merge(self, infos):
+        merged = {}
+        for row, info in infos:
+            merged = self._add_info(merged, info, row)
+        return merged
+
+
+def rows_of(slots):
+    """Arrays and objects of SPACE whose every number says which slot it belongs to."""
+    numbers = np.asarray(slots)
+    arrays = [
+        numbers.astype(np.float64),
+        numbers % 2 == 0,
+        numbers % 3 == 0,
+        np.stack([numbers, -numbers], axis=1).astype(np.float32),
+        numbers.astype(np.int64),
+    ]
+    return arrays, [[f"t{slot}" for slot in slots]]
+
+
+def put(batch, slots):
+    arrays, objects = rows_of(slots)
+    batch.put_arrays(slots, arrays)
+    batch.put_objects(slots, objects)
+
+
+arrivals = st.permutations(range(8)).flatmap(
+    lambda slots: st.lists(st.integers(1, 7), max_size=3).map(
+        lambda cuts: [
+            slots[start:end]
+            for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), 8], strict=True)
+            if start < end
+        ]
+    )
+)
+
+
+@given(arrivals)
+def test_rows_lie_by_slot_whatever_the_order_of_arrival(groups):
+    batch = Batch(SPACE, 8, None)
+    for group in groups:
+        put(batch, group)
+    (rewards, terminated, truncated, a, c), (b,) = rows_of(range(8))
+    assert_same(batch.observations(copy=True), {"a": a, "b": tuple(b), "c": c})
+    assert_same((batch.rewards, batch.terminated), (rewards, terminated))
+    assert_same(batch.truncated, truncated)
+
+
+@given(st.permutations(range(8)).map(lambda slots: slots[:3]))
+def test_the_observations_of_some_slots_come_in_the_order_asked_for(slots):
+    batch = Batch(SPACE, 8, None)
+    put(batch, list(range(8)))
+    (_, _, _, a, c), (b,) = rows_of(slots)
+    assert_same(batch.observations_of(slots), {"a": a, "b": tuple(b), "c": c})
+
+
+def test_the_observation_of_one_slot_is_not_batched():
+    batch = Batch(SPACE, 8, None)
+    put(batch, list(range(8)))
+    expected = {"a": np.array([5, -5], np.float32), "b": "t5", "c": np.int64(5)}
+    assert_same(batch.observation_of(5), expected)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Dict(a=spaces.Discrete(3)), spaces.Tuple((spaces.Text(3),)), spaces.Dict({})],
+    ids=["dict of one", "tuple of one", "empty dict"],
+)
+def test_observations_have_the_structure_of_their_space(space):
+    batch = Batch(space, 2, None)
+    assert_same(batch.observations(copy=True), batch.observations_of([0, 1]))
+
+
+def test_a_copy_of_the_observations_is_the_callers_own():
+    batch = Batch(spaces.Box(0, 1, (2,)), 2, None)
+    batch.observations(copy=True)[:] = 1
+    assert not batch.observations(copy=True).any()
+
+
+def test_without_a_copy_the_same_array_comes_again():
+    batch = Batch(spaces.Box(0, 1, (2,)), 2, None)
+    assert batch.observations(copy=False) is batch.observations(copy=False)
+
+
+# Replies that do not fit.
+
+
+def good():
+    return rows_of([1, 2])[0]
+
+
+MISFITS = {
+    "one array less": lambda arrays: arrays[:-1],
+    "one array more": lambda arrays: [*arrays, arrays[-1]],
+    "one row less": lambda arrays: [array[:1] for array in arrays],
+    "a row less in one array": lambda arrays: [*arrays[:-1], arrays[-1][:1]],
+    "another dtype": lambda arrays: [*arrays[:-1], arrays[-1].astype(np.int32)],
+    "another shape": lambda arrays: [*arrays[:3], arrays[3][:, :1], arrays[4]],
+    "another order": lambda arrays: arrays[::-1],
+    "nothing": lambda arrays: [],
+}
+
+
+@pytest.mark.parametrize("spoil", MISFITS.values(), ids=MISFITS)
+def test_arrays_of_another_layout_are_a_protocol_error(spoil):
+    with pytest.raises(ProtocolError, match="a reply for 2 slots has arrays of another layout"):
+        Batch(SPACE, 4, None).put_arrays([1, 2], spoil(good()))
+
+
+def test_a_misfit_changes_no_row():
+    batch = Batch(SPACE, 4, None)
+    with pytest.raises(ProtocolError):
+        batch.put_arrays([1, 2], [*good()[:-1], np.zeros(2)])
+    assert not batch.rewards.any()
+
+
+@pytest.mark.parametrize(
+    "columns", [[], [["x", "y"], ["x", "y"]], [["x"]], [["x", "y", "z"]], 5, [5]]
+)
+def test_objects_of_another_layout_are_a_protocol_error(columns):
+    with pytest.raises(ProtocolError):
+        Batch(SPACE, 4, None).put_objects([1, 2], columns)
+
+
+@pytest.mark.parametrize(
+    "infos", [5, [5], [(1, 2, 3)], [(1, "no dict")], [("one", {})], [(9, {"x": 1})], [(-1, {})]]
+)
+def test_infos_of_another_layout_are_a_protocol_error(infos):
+    with pytest.raises(ProtocolError):
+        Batch(SPACE, 4, None).put_infos(infos)
+
+
+# Infos.
+
+
+infos_by_slot = st.dictionaries(
+    st.integers(0, 5),
+    # One kind of value per key, as envs do; which key a slot has is left to chance.
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "int": st.integers(-9, 9),
+            "number": st.integers(-9, 9) | st.floats(0, 9),
+            "text": st.text(max_size=3),
+            "nested": st.fixed_dictionaries({}, optional={"x": st.floats(0, 1), "y": st.none()}),
+            "array": st.just(np.arange(3)),
+        },
+    ),
+)
+
+
+@given(infos_by_slot, st.randoms())
+def test_infos_are_merged_in_slot_order_as_gymnasium_does(infos, random):
+    batch, arrived = Batch(SPACE, 6, None), list(infos.items())
+    random.shuffle(arrived)
+    for slot, info in arrived:
+        batch.put_infos([(slot, info)])
+    assert_same(batch.take_infos(Oracle(6)._add_info), Oracle(6).merge(sorted(infos.items())))
+
+
+@given(infos_by_slot, st.randoms())
+def test_infos_of_some_slots_are_merged_in_their_order_as_gymnasium_does(infos, random):
+    batch, arrived = Batch(SPACE, 6, None), list(infos.items())
+    random.shuffle(arrived)
+    batch.put_infos(arrived)
+    slots = [1, 3, 4]
+    expected = [(row, infos[slot]) for row, slot in enumerate(slots) if slot in infos]
+    assert_same(batch.take_infos_of(slots), Oracle(3).merge(expected))
+
+
+def test_the_infos_of_one_slot_are_merged_in_the_order_they_were_made():
+    batch = Batch(SPACE, 2, None)
+    batch.put_infos([(1, {"x": 1}), (0, {"x": 5}), (1, {"x": 2})])
+    assert batch.take_infos(Oracle(2)._add_info)["x"].tolist() == [5, 2]
+
+
+def test_infos_are_taken_once():
+    batch = Batch(SPACE, 2, None)
+    batch.put_infos([(1, {"x": 1})])
+    batch.take_infos(Oracle(2)._add_info)
+    assert batch.take_infos(Oracle(2)._add_info) == {}
+
+
+def test_taking_the_infos_of_some_slots_leaves_those_of_the_others():
+    batch = Batch(SPACE, 4, None)
+    batch.put_infos([(0, {"x": 1}), (1, {"x": 2}), (3, {"x": 3})])
+    batch.take_infos_of([1])
+    assert batch.take_infos(Oracle(4)._add_info)["x"].tolist() == [1, 0, 0, 3]
+
+
+def test_a_lost_slot_is_truncated_with_no_reward_and_says_so():
+    batch = Batch(SPACE, 3, None)
+    put(batch, [0, 1, 2])
+    batch.mark_lost(1)
+    assert (batch.rewards[1], batch.terminated[1], batch.truncated[1]) == (0.0, False, True)
+    assert batch.take_infos(Oracle(3)._add_info)["_env_lost"].tolist() == [False, True, False]
+
+
+def test_a_lost_slot_keeps_its_last_observation():
+    batch = Batch(SPACE, 3, None)
+    put(batch, [0, 1, 2])
+    before = batch.observation_of(1)
+    batch.mark_lost(1)
+    assert_same(batch.observation_of(1), before)

@@ -1,0 +1,66 @@
+"""A bell wakes whoever polls it, however often it was rung."""
+
+import os
+import select
+
+import pytest
+
+from clusterenv.wire.bell import Bell, clear, ring
+
+
+@pytest.fixture(params=["eventfd", "pipe"])
+def bell(request, monkeypatch):
+    if request.param == "pipe":
+        monkeypatch.delattr(os, "eventfd", raising=False)
+    elif not hasattr(os, "eventfd"):
+        pytest.skip("this system has no eventfd")
+    bell = Bell()
+    yield bell
+    bell.close()
+
+
+def is_ringing(bell):
+    return bool(select.select([bell.fd], [], [], 0)[0])
+
+
+def test_a_new_bell_is_silent(bell):
+    assert not is_ringing(bell)
+
+
+def test_a_rung_bell_rings_until_it_is_cleared(bell):
+    bell.ring()
+    assert is_ringing(bell)
+    assert is_ringing(bell)
+    bell.clear()
+    assert not is_ringing(bell)
+
+
+@pytest.mark.parametrize("rings", [2, 100, 20_000])
+def test_clearing_once_forgets_every_ring(bell, rings):
+    for _ in range(rings):
+        bell.ring()
+    bell.clear()
+    assert not is_ringing(bell)
+
+
+def test_clearing_a_silent_bell_does_not_wait(bell):
+    bell.clear()
+    assert not is_ringing(bell)
+
+
+def test_an_eventfd_is_rung_through_its_descriptor_alone():
+    if not hasattr(os, "eventfd"):
+        pytest.skip("this system has no eventfd")
+    bell = Bell()
+    ring(bell.fd)
+    assert is_ringing(bell)
+    clear(bell.fd)
+    assert not is_ringing(bell)
+    bell.close()
+
+
+def test_closing_gives_every_descriptor_back(bell):
+    before = len(os.listdir("/proc/self/fd"))
+    other = Bell()
+    other.close()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,204 @@
+"""The constructor's arguments become a backend, a launcher and a number of workers."""
+
+import os
+
+import gymnasium
+import pytest
+from gymnasium.spaces import Discrete
+from gymnasium.wrappers import TimeLimit, TransformReward
+
+from clusterenv.backends.gymnasium import CallableBackend, RegisteredBackend
+from clusterenv.backends.vector import VectorBackend
+from clusterenv.construction import choose_backend, choose_launcher, choose_num_workers
+from clusterenv.launchers.in_process import InProcessLauncher
+from clusterenv.launchers.local import LocalLauncher
+
+
+class TinyEnv(gymnasium.Env):
+    observation_space = Discrete(2)
+    action_space = Discrete(2)
+
+
+def limit_time(env):
+    return TimeLimit(env, 7)
+
+
+def spare_reward(env):
+    return TransformReward(env, abs)
+
+
+def choose(env, num_envs=None, wrappers=(), **kwargs):
+    return choose_backend(env, num_envs, wrappers, kwargs)
+
+
+# Ids.
+
+
+def test_an_id_becomes_a_backend_that_makes_it():
+    backend, num_envs, _ = choose("CartPole-v1", 3)
+    assert isinstance(backend, RegisteredBackend)
+    assert num_envs == 3
+    assert [env.spec.id for env in backend.build([4, 5])] == ["CartPole-v1"] * 2
+
+
+def test_a_spec_is_as_good_as_its_id():
+    backend, _, spec = choose(gymnasium.spec("CartPole-v1"))
+    assert backend.spec.id == spec.id == "CartPole-v1"
+
+
+def test_an_id_alone_is_one_env():
+    assert choose("CartPole-v1")[1] == 1
+
+
+def test_an_unknown_id_is_gymnasiums_own_error():
+    with pytest.raises(gymnasium.error.NameNotFound):
+        choose("NoSuchEnvironment-v0")
+
+
+def test_other_arguments_go_to_the_env():
+    backend, _, _ = choose("CartPole-v1", render_mode="rgb_array")
+    assert backend.build([0])[0].render_mode == "rgb_array"
+
+
+def test_the_spec_is_recorded_as_make_vec_would():
+    _, _, spec = choose("CartPole-v1", 2, render_mode="rgb_array")
+    recorded = gymnasium.make_vec("CartPole-v1", 2, "sync", render_mode="rgb_array").spec
+    assert spec.kwargs["num_envs"] == recorded.kwargs["num_envs"] == 2
+    assert spec.kwargs["render_mode"] == recorded.kwargs["render_mode"] == "rgb_array"
+
+
+def test_the_registry_is_left_alone():
+    choose("CartPole-v1", 2, render_mode="rgb_array")
+    assert "num_envs" not in gymnasium.spec("CartPole-v1").kwargs
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("num_worker", "num_workers"), ("autoreset_modes", "autoreset_mode"), ("wrapper", "wrappers")],
+)
+def test_a_misspelt_argument_is_not_passed_to_the_env(wrong, right):
+    with pytest.raises(TypeError, match=f"unexpected argument '{wrong}': did you mean '{right}'"):
+        choose("CartPole-v1", **{wrong: 1})
+
+
+# Callables.
+
+
+def test_a_callable_is_called_once_per_slot():
+    backend, num_envs, spec = choose(TinyEnv, 3)
+    assert isinstance(backend, CallableBackend)
+    assert (num_envs, spec) == (3, None)
+    built = backend.build([0, 1, 2])
+    assert len({id(env) for env in built}) == 3
+
+
+def test_a_list_of_callables_says_how_many_envs():
+    assert choose([TinyEnv, TinyEnv])[1] == 2
+
+
+def test_each_slot_gets_its_own_callable():
+    made = []
+    backend, _, _ = choose([lambda i=i: made.append(i) or TinyEnv() for i in range(4)])
+    backend.build([3, 1])
+    assert made == [3, 1]
+
+
+def test_a_worker_gets_only_the_callables_of_its_slots():
+    backend, _, _ = choose([TinyEnv] * 5)
+    assert sorted(backend.for_slots([3, 4]).factories) == [3, 4]
+
+
+def test_a_list_that_contradicts_num_envs_is_refused():
+    with pytest.raises(ValueError, match="num_envs=3, but 2 callables were given"):
+        choose([TinyEnv, TinyEnv], 3)
+
+
+@pytest.mark.parametrize("env", [TinyEnv, [TinyEnv], VectorBackend(TinyEnv)])
+def test_arguments_for_the_env_go_with_an_id_only(env):
+    with pytest.raises(TypeError, match=r"\['gravity'\].*ClusterEnv itself takes env, num_envs"):
+        choose(env, gravity=1.0)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", TinyEnv, [TinyEnv]], ids=["id", "callable", "list"])
+def test_wrappers_are_applied_first_to_last(env):
+    backend, _, _ = choose(env, wrappers=[limit_time, spare_reward])
+    built = backend.build([0])[0]
+    assert isinstance(built, TransformReward)
+    assert isinstance(built.env, TimeLimit)
+
+
+NO_ENVS = {
+    "an empty list": [],
+    "a list of envs": [TinyEnv()],
+    "an env": TinyEnv(),
+    "a number": 5,
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("env", NO_ENVS.values(), ids=NO_ENVS)
+def test_what_makes_no_envs_is_refused_with_what_does(env):
+    with pytest.raises(TypeError, match="env must be a Gymnasium id, a callable, a non-empty list"):
+        choose(env)
+
+
+# Backends.
+
+
+def test_a_backend_is_taken_as_it_is():
+    backend = VectorBackend(TinyEnv)
+    assert choose(backend, 4) == (backend, 4, None)
+
+
+def test_a_backend_wraps_its_own_envs():
+    with pytest.raises(TypeError, match="a backend wraps its own envs"):
+        choose(VectorBackend(TinyEnv), wrappers=[limit_time])
+
+
+@pytest.mark.parametrize("num_envs", [0, -1])
+@pytest.mark.parametrize("env", ["CartPole-v1", TinyEnv, VectorBackend(TinyEnv)])
+def test_at_least_one_env_is_needed(env, num_envs):
+    with pytest.raises(ValueError, match=f"num_envs={num_envs} must be at least 1"):
+        choose(env, num_envs)
+
+
+# Workers and launchers.
+
+
+def test_by_default_there_is_one_worker_per_core():
+    assert choose_num_workers(None, 10_000) == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("num_workers", [None, 5])
+def test_there_are_never_more_workers_than_envs(num_workers):
+    assert choose_num_workers(num_workers, 1) == 1
+
+
+def test_num_workers_is_what_was_asked_for():
+    assert choose_num_workers(3, 7) == 3
+
+
+def test_at_least_one_worker_is_needed():
+    with pytest.raises(ValueError, match="num_workers=0 must be at least 1"):
+        choose_num_workers(0, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("local", LocalLauncher), ("in-process", InProcessLauncher)]
+)
+def test_a_launcher_may_be_named(name, kind):
+    assert type(choose_launcher(name)) is kind
+
+
+def test_every_run_gets_a_launcher_of_its_own():
+    assert choose_launcher("local") is not choose_launcher("local")
+
+
+def test_a_launcher_object_is_taken_as_it_is():
+    launcher = LocalLauncher()
+    assert choose_launcher(launcher) is launcher
+
+
+def test_an_unknown_launcher_is_refused_with_the_names_that_exist():
+    with pytest.raises(ValueError, match=r"launcher='slurm' is none of \['in-process', 'local'\]"):
+        choose_launcher("slurm")

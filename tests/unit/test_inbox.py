@@ -1,0 +1,106 @@
+"""Everything that arrives is found in one place, and a bell announces it."""
+
+import os
+import threading
+
+import pytest
+
+from clusterenv.errors import ProtocolError
+from clusterenv.head.inbox import Inbox
+from clusterenv.wire import bell
+from clusterenv.wire.codec import encode
+from clusterenv.wire.messages import Returned, Stepped
+from clusterenv.wire.shared_memory import Mailbox
+
+_PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def inbox():
+    inbox = Inbox()
+    yield inbox
+    inbox.close()
+
+
+@pytest.fixture
+def mailbox():
+    fd = Mailbox.create("test")
+    yield Mailbox(fd)
+    os.close(fd)
+
+
+def test_a_new_inbox_is_empty(inbox):
+    assert inbox.is_empty()
+    assert list(inbox.take()) == []
+
+
+def test_what_another_thread_puts_is_taken_in_order(inbox):
+    inbox.put("a", Stepped(1))
+    inbox.put("b", Stepped(2), [b"frame"])
+    assert list(inbox.take()) == [("a", Stepped(1), []), ("b", Stepped(2), [b"frame"])]
+    assert inbox.is_empty()
+
+
+def test_what_a_worker_pushes_is_taken_in_order(inbox, mailbox):
+    inbox.watch("a", mailbox)
+    for request in range(3):
+        mailbox.to_head.push(encode(Stepped(request)))
+    assert [message.request for _, message, _ in inbox.take()] == [0, 1, 2]
+
+
+def test_a_mailbox_that_was_forgotten_is_not_looked_into(inbox, mailbox):
+    inbox.watch("a", mailbox)
+    inbox.forget("a")
+    mailbox.to_head.push(encode(Stepped(1)))
+    assert inbox.is_empty()
+    assert list(inbox.take()) == []
+
+
+def test_waiting_ends_at_once_when_something_is_here(inbox):
+    inbox.put("a", Stepped(1))
+    inbox.wait(_PATIENCE_S)
+    assert not inbox.is_empty()
+
+
+def test_waiting_in_vain_ends(inbox):
+    inbox.wait(0.001)
+    assert inbox.is_empty()
+
+
+def test_another_thread_ends_the_waiting(inbox):
+    thread = threading.Thread(target=inbox.put, args=("a", Stepped(1)))
+    thread.start()
+    inbox.wait(_PATIENCE_S)
+    assert not inbox.is_empty()
+    thread.join()
+
+
+def test_a_worker_ends_the_waiting_by_the_bell(inbox, mailbox):
+    inbox.watch("a", mailbox)
+
+    def answer():
+        mailbox.to_head.push(encode(Stepped(1)))
+        bell.ring(inbox.bell.fd)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    inbox.wait(_PATIENCE_S)
+    assert not inbox.is_empty()
+    thread.join()
+
+
+def test_a_ring_without_a_message_does_not_end_the_waiting(inbox):
+    inbox.bell.ring()
+    inbox.wait(0.001)
+    assert inbox.is_empty()
+
+
+def test_what_is_no_message_arrives_as_the_error_of_its_worker(inbox, mailbox):
+    # As from the I/O thread, so that the worker is lost, and not the user's call.
+    inbox.watch("a", mailbox)
+    mailbox.to_head.push(b"no message")
+    mailbox.to_head.push(encode(Returned(2, b"")))
+    (first, error, _), (second, message, _) = inbox.take()
+    assert (first, second) == ("a", "a")
+    assert isinstance(error, ProtocolError)
+    assert message == Returned(2, b"")

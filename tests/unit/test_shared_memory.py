@@ -1,0 +1,239 @@
+"""A ring is a queue, an arena keeps its arrays apart, across processes too."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterenv.wire.shared_memory import Arena, Mailbox, Ring, allocate
+from clusterenv.wire.spaces import Leaf, leaves_of
+
+_PATIENCE_S = 60.0
+
+
+class SmallRing(Ring):
+    """Small enough to be full and to wrap around soon."""
+
+    CAPACITY = 256
+    SIZE = Ring.SIZE - Ring.CAPACITY + CAPACITY
+
+
+def small_ring():
+    return SmallRing(memoryview(bytearray(SmallRing.SIZE)))
+
+
+def room_for(message):
+    """Bytes that a message takes in a ring: its length, then its bytes, in words of eight."""
+    return 8 + (len(message) + 7) // 8 * 8
+
+
+pop = st.none()
+messages = st.integers(0, 120).map(lambda size: bytes(range(size)))
+
+
+@given(st.lists(messages | pop, max_size=60))
+def test_a_ring_is_a_queue(operations):
+    ring, queue = small_ring(), deque()
+    for message in operations:
+        assert ring.is_empty() == (not queue)
+        if message is None:
+            assert ring.pop() == (queue.popleft() if queue else None)
+        elif ring.push(message):
+            queue.append(message)
+    while queue:
+        assert ring.pop() == queue.popleft()
+    assert ring.pop() is None
+
+
+@given(st.lists(messages | pop, max_size=60))
+def test_a_ring_says_no_only_when_it_is_full(operations):
+    ring, queue = small_ring(), deque()
+    for message in operations:
+        if message is None:
+            if queue:
+                queue.popleft()
+            ring.pop()
+            continue
+        used = sum(map(room_for, queue))
+        # A message is never split, so the end of the ring may stay empty before one of them.
+        lost_at_the_end = max(map(room_for, [*queue, message]))
+        pushed = ring.push(message)
+        if used + room_for(message) > ring.CAPACITY:
+            assert not pushed
+        elif used + room_for(message) + lost_at_the_end <= ring.CAPACITY:
+            assert pushed
+        if pushed:
+            queue.append(message)
+
+
+@given(st.lists(st.integers(0, SmallRing.CAPACITY // 2 - 8), min_size=50, max_size=50))
+def test_an_empty_ring_takes_what_fills_half_of_it_wherever_it_is(sizes):
+    ring = small_ring()
+    for size in sizes:
+        assert ring.push(bytes(size))
+        assert ring.pop() == bytes(size)
+
+
+def test_a_message_may_fill_the_whole_ring():
+    ring, message = small_ring(), b"x" * (SmallRing.CAPACITY - 8)
+    assert ring.push(message)
+    assert not ring.push(b"")
+    assert ring.pop() == message
+    assert ring.is_empty()
+
+
+def test_a_message_that_can_never_fit_is_not_taken():
+    assert not small_ring().push(bytes(SmallRing.CAPACITY - 7))
+
+
+def test_waiting_ends_at_once_when_there_is_something():
+    ring = small_ring()
+    ring.push(b"x")
+    assert ring.wait_spinning(_PATIENCE_S)
+
+
+def test_waiting_in_vain_ends():
+    assert not small_ring().wait_spinning(1e-4)
+
+
+# Mailboxes.
+
+
+@pytest.fixture
+def mailbox_fd():
+    fd = Mailbox.create("test")
+    yield fd
+    os.close(fd)
+
+
+def test_the_two_rings_of_a_mailbox_do_not_mix(mailbox_fd):
+    head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
+    assert head.to_worker.push(b"a" * (Ring.CAPACITY - 8))
+    assert worker.to_head.push(b"b" * (Ring.CAPACITY - 8))
+    worker.notes[0] = 2
+    assert worker.to_worker.pop() == b"a" * (Ring.CAPACITY - 8)
+    assert head.to_head.pop() == b"b" * (Ring.CAPACITY - 8)
+
+
+def test_a_new_mailbox_names_no_slot(mailbox_fd):
+    assert Mailbox(mailbox_fd).current_slot == Mailbox.NO_SLOT
+
+
+@pytest.mark.parametrize("slot", [0, 7])
+def test_the_head_sees_the_slot_that_the_worker_notes(mailbox_fd, slot):
+    head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
+    worker.notes[0] = slot + 1
+    assert head.current_slot == slot
+
+
+ECHO = """
+import os, sys
+from clusterenv.wire.shared_memory import Mailbox
+mailbox = Mailbox(int(sys.argv[1]))
+while True:
+    while mailbox.to_worker.is_empty():
+        os.sched_yield()
+    message = mailbox.to_worker.pop()
+    if message == b"end":
+        break
+    while not mailbox.to_head.push(message[::-1]):
+        os.sched_yield()
+"""
+
+
+def test_messages_cross_processes_in_order_and_whole(mailbox_fd):
+    mailbox, rng = Mailbox(mailbox_fd), np.random.default_rng(1)
+    sent = [rng.bytes(size) for size in rng.integers(0, 2000, 1500)]
+    echo = subprocess.Popen([sys.executable, "-c", ECHO, str(mailbox_fd)], pass_fds=[mailbox_fd])
+    try:
+        waiting, received = deque(sent), []
+        deadline = time.monotonic() + _PATIENCE_S
+        while len(received) < len(sent):
+            assert time.monotonic() < deadline
+            if waiting and mailbox.to_worker.push(waiting[0]):
+                waiting.popleft()
+            while (message := mailbox.to_head.pop()) is not None:
+                received.append(message[::-1])
+        assert received == sent
+        assert mailbox.to_worker.push(b"end")
+        assert echo.wait(_PATIENCE_S) == 0
+    finally:
+        echo.kill()
+        echo.wait()
+
+
+# Arenas.
+
+
+def open_arena(num_envs, action, leaves, maps=1):
+    fd = os.memfd_create("test")
+    try:
+        allocate(fd, Arena.size_of(num_envs, action, leaves))
+        return [Arena(fd, num_envs, action, leaves) for _ in range(maps)]
+    finally:
+        os.close(fd)
+
+
+array_leaves = st.builds(
+    Leaf,
+    path=st.just(()),
+    dtype=st.sampled_from(["?", "u1", "i2", "f4", "f8", "c16"]).map(np.dtype),
+    shape=st.lists(st.integers(0, 3), max_size=3).map(tuple),
+)
+object_leaves = st.just(Leaf((), None, ()))
+
+
+@given(st.integers(1, 9), array_leaves, st.lists(array_leaves | object_leaves, max_size=4))
+def test_no_array_of_an_arena_overlaps_another(num_envs, action, leaves):
+    (arena,) = open_arena(num_envs, action, leaves)
+    arrays = [arena.rewards, arena.terminated, arena.truncated, arena.actions(action.dtype.str)]
+    arrays += [array for array in arena.observations if array is not None]
+    for pattern, array in enumerate(arrays, start=1):
+        array.reshape(-1).view(np.uint8)[:] = pattern
+    for pattern, array in enumerate(arrays, start=1):
+        assert (array.reshape(-1).view(np.uint8) == pattern).all()
+
+
+@given(st.integers(1, 9), st.lists(array_leaves | object_leaves, max_size=4))
+def test_observations_have_a_row_per_slot_of_their_leaf(num_envs, leaves):
+    (arena,) = open_arena(num_envs, None, leaves)
+    for leaf, array in zip(leaves, arena.observations, strict=True):
+        expected = ((num_envs, *leaf.shape), leaf.dtype) if leaf.is_array else None
+        assert (None if array is None else (array.shape, array.dtype)) == expected
+
+
+BOX = leaves_of(spaces.Box(-1.0, 1.0, (3,), np.float32))[0]
+DISCRETE = leaves_of(spaces.Discrete(5))[0]
+
+
+@pytest.mark.parametrize("dtype", ["?", "|i1", "<i4", "<i8", "<f4", "<f8", "<f2", "<f16"])
+def test_actions_of_any_dtype_that_fits_the_space_reach_the_worker(dtype):
+    head, worker = open_arena(4, BOX, [], maps=2)
+    actions = np.arange(12).reshape(4, 3).astype(dtype)
+    head.actions(dtype)[...] = actions
+    assert worker.actions(dtype).dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(worker.actions(dtype), actions)
+
+
+def test_the_action_of_a_slot_stays_when_another_slot_gets_one_of_another_dtype():
+    # With partial batches a worker may not yet have read the first when the second comes.
+    head, worker = open_arena(4, DISCRETE, [], maps=2)
+    head.actions("<i8")[1] = 3
+    head.actions("<i4")[2] = 4
+    assert (worker.actions("<i8")[1], worker.actions("<i4")[2]) == (3, 4)
+
+
+def test_mapping_more_than_was_allocated_is_an_error_and_no_signal():
+    fd = os.memfd_create("test")
+    try:
+        with pytest.raises(ValueError, match="greater than file size"):
+            Arena(fd, 4, None, [BOX])
+    finally:
+        os.close(fd)

@@ -1,0 +1,225 @@
+"""Steppers, rows and batch together give what SyncVectorEnv gives, without any process."""
+
+from copy import deepcopy
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import iterate
+
+from clusterenv.head.batch import Batch
+from clusterenv.wire.codec import read_arrays
+from clusterenv.wire.spaces import leaves_of
+from clusterenv.wire.values import unpack
+from clusterenv.worker.rows import FrameRows
+from clusterenv.worker.stepper import EnvStepper, UserCodeError
+from clusterenv.worker.vector_stepper import VectorStepper, split_infos
+from tests.equality import assert_same
+from tests.spaces import ALL_SPACES
+from tests.zoo import CounterEnv, FailingEnv, LooseEnv, SpaceEnv
+
+MODES = list(AutoresetMode)
+every_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+NUM_ENVS = 3
+
+
+class Bench:
+    """A stepper whose outcomes go through frames into a batch, as over the wire."""
+
+    def __init__(self, stepper, vector_env):
+        self.stepper, self.env = stepper, vector_env
+        leaves = leaves_of(vector_env.single_observation_space)
+        self.rows = FrameRows(leaves, trusted=True)
+        self.batch = Batch(vector_env.single_observation_space, NUM_ENVS, None)
+
+    def reset(self, slots, seed=None, options=None):
+        seeds = [None if seed is None else seed + slot for slot in slots]
+        self.take(slots, self.stepper.reset(slots, seeds, deepcopy(options)))
+        return self.batch.observations(copy=True), self.infos()
+
+    def step(self, actions):
+        if not isinstance(actions, np.ndarray):
+            actions = list(iterate(self.env.action_space, actions))
+        slots = tuple(range(NUM_ENVS))
+        self.take(slots, self.stepper.step(slots, actions))
+        batch = self.batch
+        flags = (batch.rewards.copy(), batch.terminated.copy(), batch.truncated.copy())
+        return (batch.observations(copy=True), *flags, self.infos())
+
+    def infos(self):
+        return self.batch.take_infos(self.env._add_info)
+
+    def take(self, slots, outcome):
+        reply, frames = self.rows.reply(1, slots, outcome)
+        self.batch.put_arrays(slots, read_arrays(reply.arrays, frames))
+        if reply.objects:
+            self.batch.put_objects(slots, unpack(reply.objects, allow_pickle=True))
+        if reply.infos:
+            self.batch.put_infos(unpack(reply.infos, allow_pickle=True))
+
+
+def env_bench(factory, mode, slots=range(NUM_ENVS)):
+    envs = [factory() for _ in slots]
+    return Bench(EnvStepper(envs, slots, mode, [0]), SyncVectorEnv([factory] * NUM_ENVS))
+
+
+def vector_bench(factory, mode):
+    env = SyncVectorEnv([factory] * NUM_ENVS, autoreset_mode=mode)
+    return Bench(VectorStepper(env, tuple(range(NUM_ENVS))), env)
+
+
+def assert_equals_sync(bench, factory, mode, steps=40):
+    oracle = SyncVectorEnv([factory] * NUM_ENVS, autoreset_mode=mode)
+    everyone = tuple(range(NUM_ENVS))
+    assert_same(bench.reset(everyone, 5, {"a": 1}), oracle.reset(seed=5, options={"a": 1}))
+    oracle.action_space.seed(0)
+    for _ in range(steps):
+        actions = oracle.action_space.sample()
+        expected = oracle.step(deepcopy(actions))
+        assert_same(bench.step(deepcopy(actions)), expected)
+        ended = np.logical_or(expected[2], expected[3])
+        if mode is AutoresetMode.DISABLED and ended.any():
+            slots = tuple(int(slot) for slot in np.flatnonzero(ended))
+            assert_same(bench.reset(slots), oracle.reset(options={"reset_mask": ended})[:2])
+
+
+FACTORIES = {name: lambda space=space: SpaceEnv(space) for name, space in ALL_SPACES.items()}
+FACTORIES |= {
+    "an env that reuses its buffer": lambda: CounterEnv(reuse=True),
+    "an env whose observations need a cast": LooseEnv,
+}
+
+
+@every_mode
+@pytest.mark.parametrize("name", FACTORIES)
+def test_single_envs_give_what_sync_vector_env_gives(name, mode):
+    if name == "an env that reuses its buffer" and mode is AutoresetMode.SAME_STEP:
+        pytest.skip("SyncVectorEnv itself overwrites the final observation")
+    factory = FACTORIES[name]
+    assert_equals_sync(env_bench(factory, mode), factory, mode)
+
+
+@every_mode
+@pytest.mark.parametrize("name", ["box-float32", "dict-of-everything", "text"])
+def test_a_ready_vector_env_gives_what_it_gives(name, mode):
+    assert_equals_sync(vector_bench(FACTORIES[name], mode), FACTORIES[name], mode)
+
+
+def test_a_final_observation_survives_an_env_that_reuses_its_buffer():
+    bench = env_bench(lambda: CounterEnv(reuse=True, episode_length=1), AutoresetMode.SAME_STEP)
+    start, _ = bench.reset((0, 1, 2), seed=1)
+    *_, infos = bench.step(np.zeros(NUM_ENVS, int))
+    np.testing.assert_array_equal(np.stack(infos["final_obs"]), start + 1)
+
+
+# Single envs.
+
+
+class ListedReward(gymnasium.Env):
+    """Its reward is an array of one number, as in many old envs."""
+
+    observation_space = Box(0, 1, (1,))
+    action_space = Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), np.array([0.5]), False, False, {}
+
+
+def test_a_reward_may_be_an_array_of_one_number():
+    mode = AutoresetMode.NEXT_STEP
+    assert_equals_sync(env_bench(ListedReward, mode), ListedReward, mode, steps=2)
+
+
+def test_stepping_an_episode_that_is_over_is_an_error_where_autoreset_is_disabled():
+    bench = env_bench(lambda: CounterEnv(False, episode_length=1), AutoresetMode.DISABLED)
+    bench.reset((0, 1, 2))
+    bench.step(np.zeros(NUM_ENVS, int))
+    with pytest.raises(UserCodeError) as caught:
+        bench.step(np.zeros(NUM_ENVS, int))
+    assert isinstance(caught.value.__cause__, AssertionError)
+    assert "slots [0, 1, 2] are over" in str(caught.value.__cause__)
+
+
+@every_mode
+def test_an_env_that_raises_is_named_with_its_action(mode):
+    bench = env_bench(FailingEnv, mode)
+    bench.reset((0, 1, 2))
+    with pytest.raises(UserCodeError) as caught:
+        bench.step(np.array([0, 1, 0]))
+    assert (caught.value.slot, caught.value.action) == (1, 1)
+    assert str(caught.value.__cause__) == "action 1 is broken"
+
+
+def test_an_env_that_raises_in_reset_is_named():
+    bench = env_bench(FailingEnv, AutoresetMode.NEXT_STEP)
+    with pytest.raises(UserCodeError) as caught:
+        bench.reset((0, 1, 2), seed=11)
+    assert caught.value.slot == 2
+
+
+@every_mode
+def test_the_slot_whose_env_runs_is_noted(mode):
+    notes, seen = [0], []
+
+    class Watcher(CounterEnv):
+        def step(self, action):
+            seen.append(notes[0])
+            return super().step(action)
+
+    stepper = EnvStepper([Watcher(False), Watcher(False)], (4, 7), mode, notes)
+    stepper.reset((4, 7), [None, None], None)
+    stepper.step((4, 7), [0, 0])
+    assert seen == [5, 8]
+
+
+def test_calls_and_attributes_go_to_every_env_in_slot_order():
+    stepper = EnvStepper([CounterEnv(False), CounterEnv(False)], (4, 7), MODES[0], [0])
+    stepper.set_attr("episode_length", [5, 6])
+    assert stepper.call("episode_length", (), {}) == [5, 6]
+
+
+# Ready vector envs.
+
+
+@pytest.mark.parametrize("name", ALL_SPACES)
+def test_some_slots_of_a_vector_env_can_be_reset_alone(name):
+    bench = vector_bench(FACTORIES[name], AutoresetMode.NEXT_STEP)
+    before, _ = bench.reset((0, 1, 2), seed=1)
+    after, infos = bench.reset((0, 2), seed=9)
+    oracle = SyncVectorEnv([FACTORIES[name]] * NUM_ENVS)
+    assert_same(before, oracle.reset(seed=1)[0])
+    mask = np.array([True, False, True])
+    assert_same((after, infos), oracle.reset(seed=[9, None, 11], options={"reset_mask": mask}))
+
+
+def test_some_slots_of_a_vector_env_cannot_be_stepped_alone():
+    bench = vector_bench(FACTORIES["discrete"], AutoresetMode.NEXT_STEP)
+    bench.reset((0, 1, 2))
+    with pytest.raises(UserCodeError) as caught:
+        bench.stepper.step((0, 2), np.zeros(2, int))
+    assert "send actions for slots 0..2 at once" in str(caught.value.__cause__)
+
+
+def test_a_vector_env_of_another_size_is_refused():
+    with pytest.raises(ValueError, match="a VectorEnv of 3 envs for 2 slots"):
+        VectorStepper(SyncVectorEnv([LooseEnv] * 3), (0, 1))
+
+
+def test_split_infos_merge_to_what_they_were():
+    env = SyncVectorEnv([FACTORIES["discrete"]] * NUM_ENVS, autoreset_mode=AutoresetMode.SAME_STEP)
+    env.reset(seed=3)
+    for _ in range(40):
+        *_, infos = env.step(np.zeros(NUM_ENVS, int))
+        merged = {}
+        for row, info in enumerate(split_infos(deepcopy(infos), NUM_ENVS)):
+            merged = env._add_info(merged, info, row)
+        assert_same(merged, infos)
+
+
+def test_an_info_without_a_mask_belongs_to_every_env():
+    assert split_infos({"x": np.array([1, 2])}, 2) == [{"x": 1}, {"x": 2}]
