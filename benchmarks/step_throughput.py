@@ -16,20 +16,20 @@ from dataclasses import asdict
 from pathlib import Path
 
 import report
-from fresh_process import MeasurementError, in_fresh_process
-from systems import PROCESS_PER_ENV, SYSTEMS, Result, Task
-from throughput_report import (
+from comparison import (
     IDLE_SHARE,
-    LABELS,
-    NOTES,
     Entry,
     Measurement,
     picture,
     promises_table,
     share_of_cores,
+    show_progress,
     summarise,
     throughput_table,
 )
+from fresh_process import MeasurementError, in_fresh_process
+from systems import PROCESS_PER_ENV, SYSTEMS, Result, Task
+from throughput_report import NOTES, SYSTEMS_COMPARED
 from workloads import WORKLOADS
 
 NEEDED_PACKAGE = {"sb3": "stable_baselines3"} | {
@@ -61,7 +61,8 @@ def main() -> None:
     }
     idle = share is not None and share >= IDLE_SHARE
     sections = _sections(entries, settings, about, idle)
-    report.publish("step_throughput", sections, numbers, picture(entries), options.results)
+    figure = picture(SYSTEMS_COMPARED, entries)
+    report.publish("step_throughput", sections, numbers, figure, options.results)
 
 
 def _options() -> argparse.Namespace:
@@ -100,7 +101,7 @@ def _measure(
     if system == "ceiling" and rate is not None:
         counted = rate + result["resets_per_s"]
         measured.append(Measurement(env, num_envs, "ceiling-resets", counted))
-    _show_progress(measured[0])
+    show_progress(SYSTEMS_COMPARED, measured[0])
     return measured
 
 
@@ -118,18 +119,11 @@ def _reason_not_to_run(env: str, num_envs: int, system: str, max_env_processes: 
     return ""
 
 
-def _show_progress(measured: Measurement) -> None:
-    rate = measured.steps_per_s
-    outcome = measured.missing if rate is None else f"{rate:11,.0f} steps/s"
-    cell = f"{measured.env:14s} {measured.num_envs:4d}"
-    print(f"{cell}  {LABELS[measured.system]:25s} {outcome}", file=sys.stderr, flush=True)
-
-
 def _sections(
     entries: list[Entry], settings: dict[str, object], about: dict[str, str], idle: bool
 ) -> dict[str, str]:
-    sections = {"Steps per second": report.table(*throughput_table(entries))}
-    header, lines = promises_table(entries, idle)
+    sections = {"Steps per second": report.table(*throughput_table(SYSTEMS_COMPARED, entries))}
+    header, lines = promises_table(SYSTEMS_COMPARED, entries, idle)
     if lines and settings["workers"] == 2:
         sections["Promises"] = report.table(header, lines)
     sections["How it was measured"] = NOTES + report.facts(settings)

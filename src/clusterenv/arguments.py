@@ -88,10 +88,12 @@ def values_by_slot(values: Any, num_envs: int) -> Sequence[Any]:
 
 def distinct_slots(env_id: Any, num_envs: int) -> list[int]:
     """``env_id`` as slots, each named once."""
-    slots = [int(slot) for slot in np.asarray(env_id).reshape(-1)]
-    unknown = [slot for slot in slots if not 0 <= slot < num_envs]
-    if unknown:
-        raise ValueError(f"env_id {unknown} must be between 0 and {num_envs - 1}")
+    array = np.asarray(env_id).reshape(-1)
+    if array.dtype.kind not in "iu" or not array.size:
+        raise ValueError(f"env_id must be one or more slots, got {env_id!r}")
+    slots: list[int] = array.tolist()
+    if min(slots) < 0 or max(slots) >= num_envs:
+        raise ValueError(f"env_id must be between 0 and {num_envs - 1}, got {sorted(slots)}")
     if len(set(slots)) < len(slots):
         raise ValueError(f"env_id names a slot twice: {sorted(slots)}")
     return slots

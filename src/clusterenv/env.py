@@ -35,6 +35,7 @@ from clusterenv.construction import (
 from clusterenv.head.crew import Limits
 from clusterenv.head.head import Head
 from clusterenv.launchers.base import Launcher
+from clusterenv.ledger import Ledger
 from clusterenv.partial_batches import PartialBatches
 from clusterenv.policies.base import Policy
 from clusterenv.randomness import fresh_seed
@@ -357,6 +358,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         self._state.pending = Call.CALL
         self._wait(Call.CALL, None)
         return episodes_by_slot(self._head.take_values())
+
+    @property
+    def ledger(self) -> Ledger:
+        """What has moved between head and workers so far."""
+        return self._head.crew.ledger
 
     def _begin_collecting(self, method: str, num_steps: int) -> None:
         self._assert_is_running()

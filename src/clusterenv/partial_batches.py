@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from clusterenv.head.head import Head
 from clusterenv.wire.codec import Array
+from clusterenv.wire.spaces import pick_rows
 
 
 class PartialBatches:
@@ -48,16 +48,17 @@ class PartialBatches:
         self._received.update(slots)
         return slots
 
-    def send(self, slots: Sequence[int], actions: Array | list[Any]) -> None:
+    def send(self, slots: list[int], actions: Array | list[Any]) -> None:
         """Step these slots, in any order, with an action each."""
-        busy = [slot for slot in slots if slot not in self._received]
-        if busy:
+        if not self._received.issuperset(slots):
+            busy = sorted(set(slots) - self._received)
             raise AlreadyPendingCallError(
                 f"Calling `send` for slots {busy}, which `recv` has not returned since the last "
                 "`send`.",
                 "send",
             )
-        order = sorted(range(len(slots)), key=slots.__getitem__)
-        by_slot = actions[order] if isinstance(actions, np.ndarray) else [actions[i] for i in order]
         self._received.difference_update(slots)
-        self._head.step(sorted(slots), by_slot)
+        ascending = sorted(slots)
+        if ascending != slots:
+            actions = pick_rows(sorted(range(len(slots)), key=slots.__getitem__), actions)
+        self._head.step(ascending, actions)

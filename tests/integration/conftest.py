@@ -9,6 +9,12 @@ from clusterenv.launchers.local import LocalLauncher
 from tests.integration.polling import MARK, marked_processes
 
 
+@pytest.fixture(autouse=True)
+def _plain_python(monkeypatch):
+    """Settings of whoever runs the tests must not help the workers."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
+
 @pytest.fixture
 def own_tmp(tmp_path, monkeypatch):
     """A temporary directory that nobody else uses, as this process's default."""

@@ -1,5 +1,6 @@
 """A head in a process of its own, for tests that kill it, fork it or let it fail."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -17,8 +18,9 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from clusterenv import ClusterEnv
 from tests.equality import assert_same
-from tests.integration import envs as world
-from tests.integration.envs import Gate, Troubled, Walk
+from tests.integration import troubles
+from tests.integration.envs import Heavy, Troubled, Walk
+from tests.integration.troubles import Gate
 SIGN = sys.argv[1]
 
 def say(*words):
@@ -108,7 +110,5 @@ class HeadScript:
 
 
 def _kill_quietly(pid):
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, 9)
-    except ProcessLookupError:
-        pass

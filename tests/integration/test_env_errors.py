@@ -4,7 +4,7 @@ import pytest
 
 from clusterenv import RemoteError
 from tests.equality import assert_same
-from tests.integration import envs as world
+from tests.integration import troubles
 from tests.integration.vectors import (
     SHARED_MEMORY,
     actions_for,
@@ -53,28 +53,28 @@ def notes_of(error):
 @pytest.mark.parametrize("transport", SHARED_MEMORY)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_builtin_exception_keeps_its_type_and_text(verb, transport):
-    error = error_in(verb, world.raise_value_error, transport)
+    error = error_in(verb, troubles.raise_value_error, transport)
     assert type(error) is ValueError
     assert error.args == ("the walk was blocked",)
 
 
 @pytest.mark.parametrize("transport", SHARED_MEMORY)
 def test_an_exception_in_the_constructor_of_an_env_keeps_its_type(transport):
-    error = error_at_start(world.raise_value_error, transport)
+    error = error_at_start(troubles.raise_value_error, transport)
     assert type(error) is ValueError
     assert "raise_value_error" in str(error.__cause__)
     assert "worker-1.0" in notes_of(error)
 
 
 def test_an_exception_class_of_the_users_module_is_raised_as_itself():
-    error = error_in("step", world.raise_walk_error)
-    assert type(error) is world.WalkError
+    error = error_in("step", troubles.raise_walk_error)
+    assert type(error) is troubles.WalkError
     assert error.args == ("lost the way", 7)
 
 
 @pytest.mark.parametrize(
     ("trouble", "name"),
-    [(world.raise_note_error, "NoteError"), (world.raise_table_error, "TableError")],
+    [(troubles.raise_note_error, "NoteError"), (troubles.raise_table_error, "TableError")],
 )
 def test_an_exception_that_cannot_be_built_again_is_a_remote_error(trouble, name):
     error = error_in("step", trouble)
@@ -84,20 +84,20 @@ def test_an_exception_that_cannot_be_built_again_is_a_remote_error(trouble, name
 
 
 def test_an_exception_that_cannot_be_shown_is_a_remote_error():
-    error = error_in("step", world.raise_mute_error)
+    error = error_in("step", troubles.raise_mute_error)
     assert type(error) is RemoteError
     assert "MuteError" in str(error)
 
 
 def test_a_missing_file_is_a_file_not_found_error():
-    error = error_in("step", world.open_missing_file)
+    error = error_in("step", troubles.open_missing_file)
     assert type(error) is FileNotFoundError
     assert "/nowhere/map.txt" in str(error)
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_cause_shows_where_in_the_env_it_happened(verb):
-    error = error_in(verb, world.raise_value_error)
+    error = error_in(verb, troubles.raise_value_error)
     remote = str(error.__cause__)
     assert "integration/envs.py" in remote
     assert "in raise_value_error" in remote
@@ -105,27 +105,27 @@ def test_the_cause_shows_where_in_the_env_it_happened(verb):
 
 
 def test_the_cause_shows_the_whole_chain_of_exceptions():
-    remote = str(error_in("step", world.raise_chained).__cause__)
+    remote = str(error_in("step", troubles.raise_chained).__cause__)
     assert "ValueError: the walk was blocked" in remote
     assert "KeyError: 'map'" in remote
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_note_names_the_worker_and_the_slot(verb):
-    notes = notes_of(error_in(verb, world.raise_value_error))
+    notes = notes_of(error_in(verb, troubles.raise_value_error))
     assert "worker-1.0" in notes
     assert f"slot {SLOT}" in notes
 
 
 def test_a_note_shows_the_action_of_a_step():
-    notes = notes_of(error_in("step", world.raise_value_error))
+    notes = notes_of(error_in("step", troubles.raise_value_error))
     assert f"{actions_for(NUM_ENVS)[SLOT][0]:.4f}" in notes
 
 
 @pytest.mark.parametrize("transport", SHARED_MEMORY)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_reset_starts_anew_after_an_exception(verb, transport):
-    makers = walks(NUM_ENVS, SLOT, trouble=world.raise_value_error, verb=verb, at=1)
+    makers = walks(NUM_ENVS, SLOT, trouble=troubles.raise_value_error, verb=verb, at=1)
     oracle = oracle_of(NUM_ENVS)
     with cluster(makers, transport) as envs:
         if verb != "reset":
@@ -138,7 +138,7 @@ def test_a_reset_starts_anew_after_an_exception(verb, transport):
 
 
 def test_a_call_that_failed_does_not_disturb_the_episodes():
-    makers = walks(NUM_ENVS, SLOT, trouble=world.raise_value_error, verb="poke", at=1)
+    makers = walks(NUM_ENVS, SLOT, trouble=troubles.raise_value_error, verb="poke", at=1)
     oracle, actions = oracle_of(NUM_ENVS), actions_for(NUM_ENVS)
     with cluster(makers) as envs:
         assert_same(envs.reset(seed=5), oracle.reset(seed=5))
@@ -148,7 +148,7 @@ def test_a_call_that_failed_does_not_disturb_the_episodes():
 
 
 def test_exceptions_on_all_workers_at_once_are_one_exception():
-    makers = walks(1, 0, trouble=world.raise_value_error, verb="step", at=1) * 2
+    makers = walks(1, 0, trouble=troubles.raise_value_error, verb="step", at=1) * 2
     oracle, actions = oracle_of(2), actions_for(2)
     with cluster(makers) as envs:
         envs.reset(seed=0)
@@ -159,7 +159,7 @@ def test_exceptions_on_all_workers_at_once_are_one_exception():
 
 def test_a_keyboard_interrupt_at_the_head_leaves_the_run_usable(tmp_path, monkeypatch):
     gate = tmp_path / "gate"
-    makers = walks(NUM_ENVS, SLOT, trouble=world.Gate(str(gate)), verb="step")
+    makers = walks(NUM_ENVS, SLOT, trouble=troubles.Gate(str(gate)), verb="step")
     oracle, actions = oracle_of(NUM_ENVS), actions_for(NUM_ENVS)
 
     def interrupt(timeout_s):

@@ -7,7 +7,7 @@ import pytest
 
 from clusterenv import WorkerLostError
 from tests.equality import assert_same
-from tests.integration import envs as world
+from tests.integration import troubles
 from tests.integration.polling import DEADLINE_S, kill, within
 from tests.integration.vectors import (
     SHARED_MEMORY,
@@ -56,12 +56,12 @@ def play_until_error(envs):
 
 
 def test_an_exception_in_a_step_is_raised_by_recv():
-    with cluster(walks(NUM_ENVS, 2, trouble=world.raise_value_error), batch_size=HALF) as envs:
+    with cluster(walks(NUM_ENVS, 2, trouble=troubles.raise_value_error), batch_size=HALF) as envs:
         play_until_error(envs)
 
 
 def test_a_reset_starts_anew_after_an_exception():
-    makers = walks(NUM_ENVS, 2, trouble=world.raise_value_error, at=1)
+    makers = walks(NUM_ENVS, 2, trouble=troubles.raise_value_error, at=1)
     oracle = oracle_of(NUM_ENVS)
     with cluster(makers, batch_size=HALF) as envs:
         play_until_error(envs)
@@ -70,7 +70,7 @@ def test_a_reset_starts_anew_after_an_exception():
 
 
 def test_an_async_reset_starts_anew_after_an_exception():
-    makers = walks(NUM_ENVS, 2, trouble=world.raise_value_error, at=1)
+    makers = walks(NUM_ENVS, 2, trouble=troubles.raise_value_error, at=1)
     expected, infos = oracle_of(NUM_ENVS).reset(seed=5)
     with cluster(makers, batch_size=HALF) as envs:
         play_until_error(envs)
@@ -82,7 +82,7 @@ def test_an_async_reset_starts_anew_after_an_exception():
 
 
 def test_recv_does_not_wait_for_a_slot_whose_step_raised():
-    makers = walks(NUM_ENVS, 2, trouble=world.raise_value_error, at=1)
+    makers = walks(NUM_ENVS, 2, trouble=troubles.raise_value_error, at=1)
     with cluster(makers, batch_size=NUM_ENVS) as envs:
         play_until_error(envs)
         with pytest.raises(Exception):

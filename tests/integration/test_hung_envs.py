@@ -8,7 +8,7 @@ import pytest
 
 from clusterenv import StartupError, WorkerLostError
 from tests.equality import assert_same
-from tests.integration import envs as world
+from tests.integration import troubles
 from tests.integration.polling import eventually, is_alive, within
 from tests.integration.vectors import (
     SHARED_MEMORY,
@@ -25,7 +25,7 @@ ACTIONS = actions_for(NUM_ENVS)
 STEP_TIMEOUT_S = 1.0
 PATIENCE_S = 30.0
 
-HANGS = [world.sleep_forever, world.hold_the_gil]
+HANGS = [troubles.sleep_forever, troubles.hold_the_gil]
 
 
 @pytest.fixture(params=SHARED_MEMORY)
@@ -69,20 +69,20 @@ def test_the_error_names_the_worker_and_the_slot(hang, texts):
 
 
 def test_the_error_says_which_limit_was_passed(transport, texts):
-    assert "step_timeout_s" in texts(world.sleep_forever, transport)
+    assert "step_timeout_s" in texts(troubles.sleep_forever, transport)
 
 
 @pytest.mark.parametrize("verb", ["reset", "poke"])
 def test_a_hang_in_a_reset_or_a_call_is_shown_as_well(verb):
-    assert "sleep_forever" in error_of_hanging(world.sleep_forever, "shared_memory", verb)
+    assert "sleep_forever" in error_of_hanging(troubles.sleep_forever, "shared_memory", verb)
 
 
 @pytest.mark.parametrize(
     ("hang", "transport"),
-    [(world.sleep_forever, "shared_memory"), (world.hold_the_gil, "tcp")],
+    [(troubles.sleep_forever, "shared_memory"), (troubles.hold_the_gil, "tcp")],
 )
 def test_a_hung_env_is_lost_and_starts_over(hang, transport, tmp_path):
-    trouble = world.OnlyOnce(str(tmp_path / "hung"), hang)
+    trouble = troubles.OnlyOnce(str(tmp_path / "hung"), hang)
     oracle = oracle_of(NUM_ENVS)
     with hanging(trouble, transport) as envs:
         envs.reset(seed=0)
@@ -95,7 +95,7 @@ def test_a_hung_env_is_lost_and_starts_over(hang, transport, tmp_path):
 
 
 def test_the_hung_process_is_gone():
-    with hanging(world.sleep_forever, at=1) as envs:
+    with hanging(troubles.sleep_forever, at=1) as envs:
         envs.reset(seed=0)
         pid = envs.call("pid")[SLOT]
         envs.step(ACTIONS)
@@ -113,12 +113,12 @@ def test_a_worker_that_is_stopped_counts_as_lost(transport):
 
 
 def test_building_an_env_may_take_longer_than_a_step():
-    with hanging(world.sleep_a_while, verb="make") as envs:
+    with hanging(troubles.sleep_a_while, verb="make") as envs:
         assert_same(envs.reset(seed=0), oracle_of(NUM_ENVS).reset(seed=0))
 
 
 def test_an_env_that_never_gets_built_is_a_startup_error_that_names_the_worker():
-    makers = walks(NUM_ENVS, SLOT, trouble=world.sleep_forever, verb="make")
+    makers = walks(NUM_ENVS, SLOT, trouble=troubles.sleep_forever, verb="make")
     with pytest.raises(StartupError, match=r"1 of 2 workers .*startup_timeout_s=3.*worker-1\.0"):
         within(PATIENCE_S, lambda: cluster(makers, startup_timeout_s=3.0))
 
@@ -127,12 +127,12 @@ def test_a_run_may_be_idle_for_longer_than_a_step_may_take():
     oracle = oracle_of(NUM_ENVS)
     with cluster(walks(NUM_ENVS), step_timeout_s=STEP_TIMEOUT_S) as envs:
         assert_same(envs.reset(seed=0), oracle.reset(seed=0))
-        world.sleep_a_while()
+        troubles.sleep_a_while()
         assert_same(envs.step(ACTIONS), oracle.step(ACTIONS))
 
 
 def test_close_does_not_wait_for_an_env_that_hangs_in_close():
-    with hanging(world.sleep_forever, verb="close") as envs:
+    with hanging(troubles.sleep_forever, verb="close") as envs:
         envs.reset(seed=0)
         pids = envs.call("pid")
         within(PATIENCE_S, lambda: envs.close(timeout=0.5))

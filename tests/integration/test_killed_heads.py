@@ -19,13 +19,13 @@ open(SIGN, "w").close()
 time.sleep(600)
 """
 IN_VERB = """
-busy = partial(Troubled, world.{trouble}, "{verb}", sign=SIGN)
+busy = partial(Troubled, troubles.{trouble}, "{verb}", sign=SIGN)
 envs = ClusterEnv([Walk, busy], num_workers=2, lease_s=3.0, shared_memory={shared_memory})
 envs.reset(seed=0)
 envs.step(np.zeros((2, 2)))
 """
 WITH_CHILD = """
-parent = partial(Troubled, world.start_child, "step", at=1)
+parent = partial(Troubled, troubles.start_child, "step", at=1)
 envs = ClusterEnv([Walk, parent], num_workers=2, lease_s=3.0)
 envs.reset(seed=0)
 envs.step(np.zeros((2, 2)))

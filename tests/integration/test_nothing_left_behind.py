@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.integration import envs as world
+from tests.integration import troubles
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually
 from tests.integration.vectors import SHARED_MEMORY, actions_for, cluster, walks
@@ -78,7 +78,7 @@ def test_dropping_envs_that_refer_to_themselves_leaves_nothing(watched, clean):
 
 @pytest.mark.parametrize("verb", ["make", "reset", "step"])
 def test_an_exception_in_an_env_leaves_nothing(verb, watched, clean):
-    makers = walks(NUM_ENVS, 2, trouble=world.raise_value_error, verb=verb)
+    makers = walks(NUM_ENVS, 2, trouble=troubles.raise_value_error, verb=verb)
     with pytest.raises(ValueError, match="blocked"), running(watched, makers=makers):
         pass
     # The traceback holds the frames, and these the envs.
@@ -87,7 +87,7 @@ def test_an_exception_in_an_env_leaves_nothing(verb, watched, clean):
 
 
 def test_a_worker_that_died_leaves_nothing(watched, clean):
-    makers = walks(NUM_ENVS, 2, trouble=world.exit_3, at=2)
+    makers = walks(NUM_ENVS, 2, trouble=troubles.exit_3, at=2)
     with running(watched, makers=makers) as envs:
         assert envs.step(ACTIONS)[-1]["env_lost"].any()
         envs.step(ACTIONS)
@@ -95,7 +95,7 @@ def test_a_worker_that_died_leaves_nothing(watched, clean):
 
 
 def test_a_failed_start_leaves_nothing(watched, clean):
-    makers = walks(NUM_ENVS, 2, trouble=world.exit_3, verb="make")
+    makers = walks(NUM_ENVS, 2, trouble=troubles.exit_3, verb="make")
     with pytest.raises(RuntimeError):
         running(watched, makers=makers)
     gc.collect()
@@ -104,7 +104,7 @@ def test_a_failed_start_leaves_nothing(watched, clean):
 
 @pytest.mark.parametrize("terminate", [False, True])
 def test_close_ends_the_processes_that_an_env_started(terminate, watched, clean):
-    makers = walks(NUM_ENVS, 2, trouble=world.start_child, at=1)
+    makers = walks(NUM_ENVS, 2, trouble=troubles.start_child, at=1)
     envs = running(watched, makers=makers)
     assert eventually(lambda: len(watched.processes()) == 3)
     envs.close(terminate=terminate)
@@ -112,13 +112,13 @@ def test_close_ends_the_processes_that_an_env_started(terminate, watched, clean)
 
 
 def test_close_ends_a_worker_whose_env_left_a_thread(watched, clean):
-    makers = walks(NUM_ENVS, 2, trouble=world.leave_a_thread, at=1)
+    makers = walks(NUM_ENVS, 2, trouble=troubles.leave_a_thread, at=1)
     running(watched, makers=makers).close()
     clean()
 
 
 def test_close_ends_a_worker_whose_env_fails_to_close(watched, clean):
-    makers = walks(NUM_ENVS, 2, trouble=world.raise_value_error, verb="close")
+    makers = walks(NUM_ENVS, 2, trouble=troubles.raise_value_error, verb="close")
     running(watched, makers=makers).close()
     clean()
 
@@ -159,7 +159,7 @@ def test_a_head_that_ends_without_close_has_nothing_to_complain_about(ending, tm
 
 def test_ctrl_c_during_a_step_leaves_nothing(tmp_path):
     source = """
-        stuck = partial(Troubled, world.sleep_forever, sign=SIGN)
+        stuck = partial(Troubled, troubles.sleep_forever, sign=SIGN)
         envs = ClusterEnv([Walk, stuck], num_workers=2)
         envs.reset(seed=0)
         envs.step(np.zeros((2, 2)))
@@ -174,7 +174,7 @@ def test_ctrl_c_during_a_step_leaves_nothing(tmp_path):
 
 def test_ctrl_c_while_the_envs_are_made_leaves_nothing(tmp_path):
     source = """
-        stuck = partial(Troubled, world.sleep_forever, "make", sign=SIGN)
+        stuck = partial(Troubled, troubles.sleep_forever, "make", sign=SIGN)
         ClusterEnv([Walk, stuck], num_workers=2)
     """
     with HeadScript(tmp_path, source) as head:

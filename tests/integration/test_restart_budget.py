@@ -4,7 +4,7 @@ import pytest
 
 from clusterenv import StartupError, WorkerLostError
 from tests.equality import assert_same
-from tests.integration import envs as world
+from tests.integration import troubles
 from tests.integration.polling import kill, within
 from tests.integration.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
 
@@ -66,47 +66,47 @@ def test_each_worker_has_its_own_budget():
 
 @pytest.mark.parametrize("max_restarts", [0, 1])
 def test_an_env_that_segfaults_on_every_reset_is_named(max_restarts):
-    text = loss_of(world.segfault, "reset", max_restarts)
+    text = loss_of(troubles.segfault, "reset", max_restarts)
     assert f"slot {SLOT}" in text
     assert "SIGSEGV" in text
 
 
 def test_the_stack_of_a_segfault_is_in_the_error(transport):
-    text = loss_of(world.segfault, "reset", 0, transport)
+    text = loss_of(troubles.segfault, "reset", 0, transport)
     assert "in segfault" in text
     assert "SIGSEGV" in text
 
 
 def test_over_tcp_the_slots_of_the_lost_worker_are_named():
-    text = loss_of(world.segfault, "reset", 0, "tcp", num_workers=NUM_ENVS)
+    text = loss_of(troubles.segfault, "reset", 0, "tcp", num_workers=NUM_ENVS)
     assert f"slot {SLOT}" in text or f"slots {SLOT}" in text
 
 
 def test_an_env_that_exits_is_named_with_its_exit_code():
-    text = loss_of(world.exit_3, "step", 1)
+    text = loss_of(troubles.exit_3, "step", 1)
     assert f"slot {SLOT}" in text
     assert "exit code 3" in text
 
 
 def test_an_env_that_calls_sys_exit_ends_its_worker():
-    text = loss_of(world.system_exit, "step", 0)
+    text = loss_of(troubles.system_exit, "step", 0)
     assert f"slot {SLOT}" in text
     assert "exit code 4" in text
 
 
 def test_what_an_env_printed_before_it_died_is_in_the_error(transport):
-    text = loss_of(world.print_then_exit, "step", 0, transport)
+    text = loss_of(troubles.print_then_exit, "step", 0, transport)
     assert "the ground is shaking" in text
 
 
 def test_a_worker_that_dies_while_it_builds_its_envs_is_a_startup_error(transport):
-    makers = walks(NUM_ENVS, SLOT, trouble=world.exit_3, verb="make")
+    makers = walks(NUM_ENVS, SLOT, trouble=troubles.exit_3, verb="make")
     with pytest.raises(StartupError, match=r"(?s)worker-1\.0.*exit code 3"):
         cluster(makers, transport)
 
 
 def test_an_env_that_cannot_be_built_again_raises_its_own_error(tmp_path):
-    trouble = world.AllButOnce(str(tmp_path / "made"), world.raise_value_error)
+    trouble = troubles.AllButOnce(str(tmp_path / "made"), troubles.raise_value_error)
     makers = walks(NUM_ENVS, SLOT, trouble=trouble, verb="make")
     with cluster(makers) as envs:
         envs.reset(seed=0)
@@ -117,7 +117,7 @@ def test_an_env_that_cannot_be_built_again_raises_its_own_error(tmp_path):
 
 
 def test_an_env_that_dies_whenever_it_is_built_again_is_an_error(tmp_path):
-    trouble = world.AllButOnce(str(tmp_path / "made"), world.exit_3)
+    trouble = troubles.AllButOnce(str(tmp_path / "made"), troubles.exit_3)
     makers = walks(NUM_ENVS, SLOT, trouble=trouble, verb="make")
     with cluster(makers, max_restarts_per_minute=2) as envs:
         envs.reset(seed=0)
@@ -141,7 +141,7 @@ def test_after_a_worker_was_given_up_calls_do_not_wait_for_it(verb):
 
 def test_other_workers_are_not_restarted_by_a_loss():
     oracle = oracle_of(NUM_ENVS)
-    makers = walks(NUM_ENVS, SLOT, trouble=world.exit_3, verb="step", at=2)
+    makers = walks(NUM_ENVS, SLOT, trouble=troubles.exit_3, verb="step", at=2)
     with cluster(makers, max_restarts_per_minute=5) as envs:
         envs.reset(seed=0)
         oracle.reset(seed=0)

@@ -8,8 +8,8 @@ from gymnasium.vector import AutoresetMode
 
 from clusterenv import WorkerLostError
 from tests.equality import assert_same
-from tests.integration.envs import Gate
 from tests.integration.polling import eventually, is_alive, kill
+from tests.integration.troubles import Gate
 from tests.integration.vectors import (
     SHARED_MEMORY,
     actions_for,

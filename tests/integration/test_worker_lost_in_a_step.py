@@ -9,8 +9,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from tests.equality import assert_same
-from tests.integration.envs import Gate
 from tests.integration.polling import eventually, kill
+from tests.integration.troubles import Gate
 from tests.integration.vectors import (
     SHARED_MEMORY,
     actions_for,

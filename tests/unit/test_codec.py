@@ -1,5 +1,6 @@
 """Messages and arrays are read only if they are what they say."""
 
+import contextlib
 import typing
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from clusterenv.errors import ProtocolError
 from clusterenv.wire.codec import decode, encode, frame_of, header_of, read_array, read_arrays
-from clusterenv.wire.messages import AnyMessage, ArrayHeader, Close, Reset, Stepped
+from clusterenv.wire.messages import AnyMessage, ArrayHeader, Close, Stepped
 from tests.unit.images import image_of
 
 MESSAGE_TYPES = typing.get_args(AnyMessage)
@@ -61,12 +62,6 @@ def test_every_message_comes_back_as_it_was(kind, data):
 def test_every_kind_of_message_has_its_own_name_on_the_wire():
     tags = [kind.__struct_config__.tag for kind in MESSAGE_TYPES]
     assert len(set(tags)) == len(MESSAGE_TYPES)
-
-
-def test_a_seed_may_be_of_any_size():
-    # Gymnasium takes any non-negative seed, and numpy's own entropy has 128 bits.
-    reset = Reset(request=1, slots=(0,), run_seed=2**127, seeds=(2**127,))
-    assert decode(encode(reset)) == reset
 
 
 # Headers that lie.
@@ -185,10 +180,8 @@ def test_the_refusal_says_what_was_announced_and_what_came():
 
 @given(message_of(ArrayHeader), st.binary(max_size=16))
 def test_random_array_headers_raise_nothing_but_protocol_errors(header, frame):
-    try:
+    with contextlib.suppress(ProtocolError):
         read_array(header, frame)
-    except ProtocolError:
-        pass
 
 
 def test_as_many_frames_as_headers_must_come():

@@ -79,17 +79,18 @@ def test_what_holds_itself_is_searched_to_an_end():
         pickle_for_workers(knot)
 
 
-def test_a_closure_over_a_variable_that_has_no_value_yet_is_still_explained():
-    def outer():
+def test_a_closure_over_a_variable_without_a_value_is_still_explained():
+    def outer(value, is_known=False):
+        if is_known:
+            later = 1
+
         def make_env():
-            return later, LOCK_HERE
+            return later, value
 
-        LOCK_HERE = LOCK
         return make_env
-        later = 1
 
-    with pytest.raises(CannotPickleError):
-        pickle_for_workers(outer())
+    with pytest.raises(CannotPickleError, match="variable 'value'"):
+        pickle_for_workers(outer(LOCK))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from clusterenv.wire.messages import (
 from clusterenv.wire.versions import versions
 
 
-
 def build(*slots):
     return Build(slots=slots, backend=b"backend", autoreset_mode="NextStep", sync_rule=b"rule")
 

@@ -133,10 +133,8 @@ def test_each_worker_has_a_budget_of_its_own():
 @given(st.integers(0, 5), st.lists(st.floats(0, 30), max_size=40))
 def test_no_minute_sees_more_restarts_than_the_budget(budget, pauses):
     roster = Roster(1, 1, budget)
-    member, granted = roster.members[0], []
-    for now in itertools.accumulate(pauses):
-        if roster.may_restart(member, now):
-            granted.append(now)
+    member, times = roster.members[0], itertools.accumulate(pauses)
+    granted = [now for now in times if roster.may_restart(member, now)]
     for start in granted:
         assert sum(start <= now <= start + RESTART_WINDOW_S for now in granted) <= budget
 

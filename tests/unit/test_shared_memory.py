@@ -195,10 +195,16 @@ def test_no_array_of_an_arena_overlaps_another(num_envs, action, leaves):
     (arena,) = open_arena(num_envs, action, leaves)
     arrays = [arena.rewards, arena.terminated, arena.truncated, arena.actions(action.dtype.str)]
     arrays += [array for array in arena.observations if array is not None]
-    for pattern, array in enumerate(arrays, start=1):
-        array.reshape(-1).view(np.uint8)[:] = pattern
-    for pattern, array in enumerate(arrays, start=1):
-        assert (array.reshape(-1).view(np.uint8) == pattern).all()
+    # Bools can hold two patterns only.
+    arrays = [array.view(np.uint8) if array.dtype == np.bool_ else array for array in arrays]
+    patterns = [
+        np.frombuffer(bytes([number]) * array.itemsize, array.dtype)[0]
+        for number, array in enumerate(arrays, start=1)
+    ]
+    for array, pattern in zip(arrays, patterns, strict=True):
+        array[...] = pattern
+    for array, pattern in zip(arrays, patterns, strict=True):
+        assert (array == pattern).all()
 
 
 @given(st.integers(1, 9), st.lists(array_leaves | object_leaves, max_size=4))

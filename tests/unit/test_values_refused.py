@@ -64,7 +64,7 @@ def test_the_refusal_names_the_type_and_what_to_do():
 @pytest.mark.parametrize("value", list(NOT_PLAIN.values())[:4], ids=list(NOT_PLAIN)[:4])
 def test_a_pickle_that_is_not_allowed_is_never_opened(value):
     detonations.clear()
-    with pytest.raises(ProtocolError, match="'pickle'.*not allowed here"):
+    with pytest.raises(ProtocolError, match=r"'pickle'.*not allowed here"):
         unpack(pack(value, allow_pickle=True), allow_pickle=False)
     assert detonations == []
 

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from clusterenv.errors import ProtocolError
 from clusterenv.wire.codec import Array
 from clusterenv.wire.shared_memory import Arena
-from clusterenv.wire.spaces import join_leaves, leaves_of
+from clusterenv.wire.spaces import join_leaves, leaves_of, rows_of
 
 AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
 
@@ -48,7 +48,7 @@ class Batch:
         expected = [((len(slots), *target.shape[1:]), target.dtype) for target in targets]
         if [(array.shape, array.dtype) for array in arrays] != expected:
             raise ProtocolError(f"a reply for {len(slots)} slots has arrays of another layout")
-        rows = np.asarray(slots)
+        rows = rows_of(slots)
         for target, array in zip(targets, arrays, strict=True):
             target[rows] = array
 
@@ -81,10 +81,10 @@ class Batch:
         return join_leaves(self._space, values) if len(values) != 1 else values[0]
 
     def observations_of(self, slots: Sequence[int]) -> Any:
-        """A copy of the observations of some slots, in this order."""
-        rows = np.asarray(slots)
+        """A copy of the observations of some slots (ascending)."""
+        rows = rows_of(slots)
         values = [
-            array[rows] if array is not None else deepcopy(tuple(objects[s] for s in slots))
+            array[rows].copy() if array is not None else deepcopy(tuple(objects[s] for s in slots))
             for array, objects in zip(self._arrays, self._objects, strict=True)
         ]
         return join_leaves(self._space, values)
@@ -109,6 +109,8 @@ class Batch:
     def take_infos_of(self, slots: Sequence[int]) -> dict[str, Any]:
         """Merge the infos of some slots, a row for each of them; keep the others."""
         infos: dict[str, Any] = {}
+        if not self._infos:
+            return infos
         merger = _InfoMerger(len(slots))
         row_of = {slot: row for row, slot in enumerate(slots)}
         for slot, info in self._infos:

@@ -16,6 +16,7 @@ from clusterenv.head.publisher import Publisher
 from clusterenv.head.reception import Reception, Replies
 from clusterenv.head.roster import Member, Roster
 from clusterenv.launchers.base import Launcher, Order
+from clusterenv.ledger import Ledger
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, encode
 from clusterenv.wire.invitation import SharedDescriptors
@@ -69,7 +70,8 @@ class Crew:
         self.shares_memory = shared_memory and launcher.shares_memory and AVAILABLE
         self.inbox = Inbox()
         self.reception = Reception()
-        self.publisher = Publisher()
+        self.ledger = Ledger()
+        self.publisher = Publisher(self.ledger)
         self._lines: dict[str, _Line] = {}
         self._builds: dict[int, Build] = {}
         self._closing = threading.Event()
@@ -81,7 +83,7 @@ class Crew:
             self._socket = HeadSocket(
                 launcher.host, lease_s=limits.lease_s, max_message_bytes=_MAX_MESSAGE_BYTES
             )
-            self.io = IoThread(self._socket, self.inbox, self._answer_at_once)
+            self.io = IoThread(self._socket, self.inbox, self._answer_at_once, self.ledger)
             undo.pop_all()
         self.io.start()
         self._watcher = threading.Thread(target=self._watch, name="clusterenv watch", daemon=True)
@@ -89,7 +91,7 @@ class Crew:
     def _answer_at_once(self, worker: str, message: Message) -> Replies | None:
         """On the I/O thread: joins and pulls are served while the user's thread computes."""
         if isinstance(message, Pull):
-            return self.publisher.answer(message)
+            return self.publisher.answer(worker, message)
         return self.reception.answer(worker, message)
 
     def _create_arena_fd(self) -> int | None:

@@ -41,7 +41,7 @@ from clusterenv.wire.messages import (
 )
 from clusterenv.wire.pickling import pickle_for_workers
 from clusterenv.wire.shared_memory import Arena, allocate
-from clusterenv.wire.spaces import Leaf, leaves_of, space_to_plain
+from clusterenv.wire.spaces import Leaf, leaves_of, rows_of, space_to_plain
 from clusterenv.wire.values import pack, unpack
 
 _TICK_S = 1.0
@@ -170,10 +170,9 @@ class Head:
         """Send resets for ``slots`` (ascending)."""
         self._recovering.forget(slots, run_seed)
         packed = b"" if options is None else pack(options, allow_pickle=True)
-        seed_of = dict(zip(slots, seeds, strict=True))
         request = self._exchange.new_request()
-        for member, group in self.roster.split_by_member(slots):
-            wanted = tuple(seed_of[slot] for slot in group)
+        for member, group, part in self.roster.split_by_member(slots):
+            wanted = tuple(seeds[part])
             given = None if all(seed is None for seed in wanted) else wanted
             message = Reset(request, group, run_seed, given, packed)
             self._exchange.send(Flight(member, message, group))
@@ -202,25 +201,26 @@ class Head:
 
     def step(self, slots: Sequence[int], actions: Array | list[Any]) -> None:
         """Send a step for ``slots`` (ascending), whose actions are in the same order."""
-        action_row = {slot: row for row, slot in enumerate(slots)}
         live = self._recovering.deal_with_lost(slots)
+        if len(live) < len(slots):
+            rows = [row for row, slot in enumerate(slots) if slot in set(live)]
+            actions = (
+                actions[rows] if isinstance(actions, np.ndarray) else [actions[r] for r in rows]
+            )
         request = self._exchange.new_request()
-        for member, group in self.roster.split_by_member(live):
-            rows = [action_row[slot] for slot in group]
-            message, frames = self._step_message(request, group, rows, actions)
+        for member, group, part in self.roster.split_by_member(live):
+            message, frames = self._step_message(request, group, actions[part])
             self._exchange.send(Flight(member, message, group), frames)
 
     def _step_message(
-        self, request: int, slots: tuple[int, ...], rows: list[int], actions: Array | list[Any]
+        self, request: int, slots: tuple[int, ...], actions: Array | list[Any]
     ) -> tuple[Step, list[Buffer]]:
         if not isinstance(actions, np.ndarray):
-            chosen = [actions[row] for row in rows]
-            return Step(request, slots, packed_actions=pack(chosen, allow_pickle=True)), []
-        picked = actions[rows]
-        header = ArrayHeader(picked.dtype.str, picked.shape)
+            return Step(request, slots, packed_actions=pack(actions, allow_pickle=True)), []
+        header = ArrayHeader(actions.dtype.str, actions.shape)
         if self._arena is None:
-            return Step(request, slots, header), [frame_of(picked)]
-        self._arena.actions(header.dtype)[list(slots)] = picked
+            return Step(request, slots, header), [frame_of(actions)]
+        self._arena.actions(header.dtype)[rows_of(slots)] = actions
         return Step(request, slots, header), []
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -270,7 +270,7 @@ class Head:
             return
         live = self._recovering.deal_with_lost(range(self.num_envs))
         # A lost slot is always one of a whole worker.
-        for member, group in self.roster.split_by_member(live):
+        for member, group, _ in self.roster.split_by_member(live):
             self._exchange.send(Flight(member, request, group))
 
     def evaluate(self, episodes: Sequence[int], seed: int, deterministic: bool) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import zmq
 
 from clusterenv.errors import ProtocolError
 from clusterenv.head.inbox import Inbox
+from clusterenv.ledger import Ledger
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, decode, encode
 from clusterenv.wire.messages import Message
@@ -22,13 +23,15 @@ Receptionist = Callable[[str, Message], Sequence[tuple[Message, Sequence[Buffer]
 class IoThread(threading.Thread):
     """Sends what is queued, passes what arrives to the receptionist or to the inbox."""
 
-    def __init__(self, socket: HeadSocket, inbox: Inbox, receptionist: Receptionist) -> None:
+    def __init__(
+        self, socket: HeadSocket, inbox: Inbox, receptionist: Receptionist, ledger: Ledger
+    ) -> None:
         super().__init__(name="clusterenv io", daemon=True)
         self._socket, self._inbox, self._receptionist = socket, inbox, receptionist
+        self._ledger = ledger
         self._outbox: deque[tuple[str, Message, Sequence[Buffer]]] = deque()
         self._wake = Bell()
         self._closing = False
-        self.bytes_by_kind: Counter[str] = Counter()
 
     def send(self, worker: str, message: Message, frames: Sequence[Buffer] = ()) -> None:
         """Queue a message; called by any thread."""
@@ -69,7 +72,7 @@ class IoThread(threading.Thread):
                 self._count(message, parts)
 
     def _count(self, message: Message, frames: Sequence[Buffer]) -> None:
-        self.bytes_by_kind[type(message).__name__] += sum(map(len, frames))
+        self._ledger.count(type(message).__name__, sum(map(len, frames)))
 
     def close(self) -> None:
         """Send what is queued, end the thread, close the socket."""

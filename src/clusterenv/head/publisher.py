@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from clusterenv.ledger import Ledger
 from clusterenv.policies.base import Policy
 from clusterenv.policies.copy import Layout, Snapshot, encode_layout
 from clusterenv.wire.codec import Buffer
@@ -25,7 +26,8 @@ class _Publication:
 class Publisher:
     """Holds what was published last. Publishing never waits for a pull."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._lock = threading.Lock()
         self._newest: _Publication | None = None
         self._policy: Policy | None = None
@@ -55,7 +57,7 @@ class Publisher:
         layout = encode_layout(snapshot.layout)
         return TakePolicy(policy_id, pickle_for_workers(policy), layout)
 
-    def answer(self, pull: Pull) -> Sequence[tuple[Message, Sequence[Buffer]]]:
+    def answer(self, worker: str, pull: Pull) -> Sequence[tuple[Message, Sequence[Buffer]]]:
         """What a worker that pulls is sent: the newest weights, and the policy if it is new.
 
         Runs on the I/O thread, which computes the checksum: the learner does not wait for it.
@@ -64,6 +66,7 @@ class Publisher:
         if newest is None:
             return []
         take, snapshot = newest.take_policy, newest.snapshot
+        self._ledger.record_pull(worker, newest.version, pull.cause, len(snapshot.vector))
         weights = Weights(take.policy_id, newest.version, snapshot.checksum)
         frames = [memoryview(snapshot.vector)]
         if pull.policy_id == take.policy_id:

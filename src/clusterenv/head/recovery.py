@@ -104,7 +104,7 @@ class Recovery:
             return
         self._to_restart.difference_update(slots)
         request = self._exchange.new_request()
-        for member, group in self._roster.split_by_member(slots):
+        for member, group, _ in self._roster.split_by_member(slots):
             seeds = tuple(restart_seed(self._seed, slot, member.incarnation) for slot in group)
             reset = Reset(request, group, seeds[0], seeds)
             self._exchange.send(Flight(member, reset, group, reports_loss=reports_loss))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import bisect
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,13 +63,16 @@ class Roster:
         member.joined = False
         self._member_by_worker[member.worker] = member
 
-    def split_by_member(self, slots: Sequence[int]) -> list[tuple[Member, tuple[int, ...]]]:
-        """``slots`` (ascending) grouped by their owners."""
-        owner = self._member_by_slot
-        return [
-            (self.members[index], tuple(group))
-            for index, group in itertools.groupby(slots, lambda slot: owner[slot].index)
-        ]
+    def split_by_member(
+        self, slots: Sequence[int]
+    ) -> Iterator[tuple[Member, tuple[int, ...], slice]]:
+        """``slots`` (ascending) by their owners, and where in ``slots`` each part is."""
+        start = 0
+        while start < len(slots):
+            member = self._member_by_slot[slots[start]]
+            stop = bisect.bisect_right(slots, member.slots[-1], start)
+            yield member, tuple(slots[start:stop]), slice(start, stop)
+            start = stop
 
 
 def restart_seed(run_seed: int, slot: int, incarnation: int) -> int:

@@ -14,7 +14,7 @@ from clusterenv.wire.messages import Message, Reply
 from clusterenv.wire.shared_memory import Mailbox
 from clusterenv.wire.zmq_channel import WorkerSocket
 
-SPIN_S = 2e-3
+SPIN_S = 200e-6
 _LOOK_AT_SOCKET_EVERY_S = 0.02
 
 

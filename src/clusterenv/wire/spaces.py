@@ -67,6 +67,18 @@ def join_leaves(space: Space[Any], values: Sequence[Any]) -> Any:
     return build(space)
 
 
+def rows_of(slots: Sequence[int]) -> slice | list[int]:
+    """An index of the rows of ``slots`` (ascending): a slice, which is cheaper, where it can be."""
+    if slots[-1] - slots[0] + 1 == len(slots):
+        return slice(slots[0], slots[-1] + 1)
+    return list(slots)
+
+
+def pick_rows(rows: Sequence[int], values: Any) -> Any:
+    """Those rows of an array, or those items of a list."""
+    return values[list(rows)] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+
+
 # What a space is made of, as plain values: [kind, constructor arguments, random state].
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from clusterenv.wire.codec import Array, Buffer, frame_of, header_of
 from clusterenv.wire.messages import Stepped
 from clusterenv.wire.shared_memory import Arena
-from clusterenv.wire.spaces import Leaf
+from clusterenv.wire.spaces import Leaf, rows_of
 from clusterenv.wire.values import pack
 
 
@@ -84,27 +84,26 @@ class ArenaRows:
         self, request: int, slots: Sequence[int], outcome: Outcome
     ) -> tuple[Stepped, list[Buffer]]:
         """Write the rows and say so."""
-        arena = self._arena
-        if slots[-1] - slots[0] + 1 == len(slots):
-            rows = slice(slots[0], slots[-1] + 1)
+        arena, rows = self._arena, rows_of(slots)
+        if isinstance(rows, slice):
             fill_flags(arena.rewards[rows], arena.terminated[rows], arena.truncated[rows], outcome)
             for leaf, array in zip(self._leaves, arena.observations, strict=True):
                 if array is not None:
                     fill(array[rows], outcome.column(leaf), leaf)
         else:
-            self._scatter(np.asarray(slots), outcome)
+            self._scatter(rows, outcome)
         return Stepped(request, (), *_pack_rest(self._leaves, outcome, self._trusted)), []
 
-    def _scatter(self, slots: Array, outcome: Outcome) -> None:
+    def _scatter(self, rows: list[int], outcome: Outcome) -> None:
         arena = self._arena
-        arena.rewards[slots] = outcome.rewards
-        arena.terminated[slots] = outcome.terminated
-        arena.truncated[slots] = outcome.truncated
+        arena.rewards[rows] = outcome.rewards
+        arena.terminated[rows] = outcome.terminated
+        arena.truncated[rows] = outcome.truncated
         for leaf, array in zip(self._leaves, arena.observations, strict=True):
             if array is not None:
-                gathered = np.empty((len(slots), *leaf.shape), array.dtype)
+                gathered = np.empty((len(rows), *leaf.shape), array.dtype)
                 fill(gathered, outcome.column(leaf), leaf)
-                array[slots] = gathered
+                array[rows] = gathered
 
 
 def fill_flags(rewards: Array, terminated: Array, truncated: Array, outcome: Outcome) -> None:

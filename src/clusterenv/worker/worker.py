@@ -43,7 +43,7 @@ from clusterenv.wire.messages import (
     Warned,
 )
 from clusterenv.wire.shared_memory import Arena, Mailbox
-from clusterenv.wire.spaces import leaves_of, space_from_plain
+from clusterenv.wire.spaces import leaves_of, rows_of, space_from_plain
 from clusterenv.wire.values import pack, unpack
 from clusterenv.wire.versions import versions
 from clusterenv.wire.zmq_channel import WorkerSocket
@@ -232,10 +232,7 @@ class Worker:
             # An env may keep its action, and may write to it.
             return read_array(message.actions, frames[0]).copy()
         assert self._arena is not None
-        actions = self._arena.actions(message.actions.dtype)
-        if slots[-1] - slots[0] + 1 == len(slots):
-            return actions[slots[0] : slots[-1] + 1].copy()
-        return actions[list(slots)]
+        return self._arena.actions(message.actions.dtype)[rows_of(slots)].copy()
 
     def _reset(self, message: Reset) -> None:
         seeds = message.seeds if message.seeds is not None else (None,) * len(message.slots)

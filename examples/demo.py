@@ -1,0 +1,101 @@
+"""`make demo`: PPO solves LunarLander-v3 on local workers, and shows what was pulled when.
+
+Writes learning_curve.png, sync.png and summary.txt to runs/demo.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import ppo
+import tyro
+from matplotlib import pyplot as plt
+from progress import Point, Progress
+
+from clusterenv import ClusterEnv, Episodes
+
+SOLVED = 200.0
+
+
+@dataclass
+class Args(ppo.Args):
+    out: Path = Path("runs/demo")
+    """where pictures, summary and TensorBoard file go"""
+
+
+def draw_learning_curve(curve: Sequence[Point], episodes: Episodes, file: Path) -> None:
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    steps = [point.step / 1e6 for point in curve]
+    axes.plot(steps, [point.mean_return for point in curve], label="training, last 100 episodes")
+    axes.axhline(SOLVED, color="grey", linestyle=":", label="solved")
+    label = f"learner's policy, mean of {len(episodes.returns)}"
+    axes.plot(steps[-1], episodes.returns.mean(), "o", label=label)
+    axes.set(xlabel="environment steps (millions)", ylabel="return", title="Learning curve")
+    axes.legend()
+    figure.savefig(file, dpi=120)
+    plt.close(figure)
+
+
+def draw_sync(envs: ClusterEnv, file: Path) -> None:
+    pulls_of = defaultdict(list)
+    for pull in envs.ledger.pulls:
+        pulls_of[pull.worker].append(pull)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for worker, pulls in sorted(pulls_of.items()):
+        times = [pull.time_s for pull in pulls]
+        left.step(times, range(1, len(pulls) + 1), where="post", label=worker)
+        right.step(times, [pull.version for pull in pulls], where="post", label=worker)
+    left.set(xlabel="seconds", ylabel="pulls", title="Cumulative pulls per worker")
+    right.set(xlabel="seconds", ylabel="version", title="Version that each worker holds")
+    left.legend()
+    right.legend()
+    figure.savefig(file, dpi=120)
+    plt.close(figure)
+
+
+def summarise(args: Args, envs: ClusterEnv, progress: Progress, episodes: Episodes) -> str:
+    returns, pulls = episodes.returns, envs.ledger.pulls
+    mean = returns.mean()
+    verdict = "solved" if mean >= SOLVED else f"not solved (needs {SOLVED:g}); try another --seed"
+    last = progress.curve[-1]
+    bytes_by_kind = sorted(envs.ledger.bytes_by_kind.items(), key=lambda item: -item[1])
+    return "\n".join(
+        [
+            f"{args.env_id}, PPO, seed {args.seed}: {verdict}",
+            f"  evaluation: mean return {mean:.1f} over {len(returns)} episodes "
+            f"(lowest {returns.min():.1f}, highest {returns.max():.1f})",
+            f"  training:   {last.step:,} steps in {last.seconds:.0f} s, "
+            f"{last.step / last.seconds:,.0f} steps/s with learning, "
+            f"{envs.num_workers} workers x {envs.num_envs // envs.num_workers} envs",
+            f"  pulls:      {len(pulls)} pulls of {max(pull.version for pull in pulls)} versions, "
+            f"{sum(pull.bytes for pull in pulls):,} bytes of weights",
+            "  on the socket (bytes): "
+            + ", ".join(f"{kind} {size:,}" for kind, size in bytes_by_kind),
+        ]
+    )
+
+
+def main(args: Args) -> float:
+    """Train, evaluate, draw; the mean return of the evaluation."""
+    mpl.use("agg")
+    with (
+        ppo.make_envs(args) as envs,
+        Progress("PPO", args.out, args.total_steps, args) as progress,
+    ):
+        agent = ppo.train(args, envs, progress)
+        episodes = envs.evaluate(agent, args.eval_episodes, seed=args.seed + 1_000_000)
+        draw_learning_curve(progress.curve, episodes, args.out / "learning_curve.png")
+        draw_sync(envs, args.out / "sync.png")
+        summary = summarise(args, envs, progress, episodes)
+    (args.out / "summary.txt").write_text(summary + "\n")
+    print(summary)
+    print(f"  pictures:   {args.out / 'learning_curve.png'}, {args.out / 'sync.png'}")
+    return float(episodes.returns.mean())
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args))

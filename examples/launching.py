@@ -1,0 +1,20 @@
+"""Where the workers run, by name: the one place to edit for a cluster of your own."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from clusterenv.launchers.base import Launcher
+from clusterenv.launchers.in_process import InProcessLauncher
+from clusterenv.launchers.local import LocalLauncher
+
+LauncherName = Literal["local", "in-process"]
+
+
+def make_launcher(name: LauncherName) -> Launcher:
+    """The launcher that ``--launcher`` names; give yours its partition, image or hosts here."""
+    match name:
+        case "local":
+            return LocalLauncher()
+        case "in-process":
+            return InProcessLauncher()

@@ -1,0 +1,1 @@
+"""Adapters: ClusterEnv in the words of other libraries. One file per library."""

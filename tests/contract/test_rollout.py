@@ -1,0 +1,215 @@
+"""Every row of a rollout is a real transition: single envs, given the recorded actions, agree."""
+
+from functools import partial
+from itertools import product
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from clusterenv.backends.vector import VectorBackend
+from tests.contract.policies import numpy_policy, value_of
+from tests.contract.replay import Lives, arrays_of, episodes_of, leaves, pick
+from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.worlds import ENVS, Count
+
+NUM_ENVS = 5
+SEED = 70
+NUM_STEPS = (9, 1, 23, 16)
+# Which of (terminated, truncated) episodes each env has within these steps.
+ENDS = {name: (True, True) for name in ENVS} | {"CartPole": (True, False), "Pendulum": (False, True)}
+
+
+def cases():
+    """Every env with 1, 2 and 3 workers and over every transport, if not with all at once."""
+    ways = list(product((1, 2, 3), TRANSPORTS))
+    for number, env in enumerate(ENVS):
+        for turn in range(3):
+            yield env, *ways[(4 * turn + number) % len(ways)]
+
+
+@pytest.mark.parametrize(("env", "workers", "transport"), list(cases()))
+def test_every_row_is_what_a_single_env_does_with_the_recorded_action(env, workers, transport):
+    lives = Lives(ENVS[env], NUM_ENVS, SEED)
+    with cluster_env(transport, ENVS[env], NUM_ENVS, workers) as envs:
+        policy = numpy_policy(envs)
+        envs.reset(seed=SEED)
+        rollouts = [envs.rollout(policy, num_steps) for num_steps in NUM_STEPS]
+    for rollout, num_steps in zip(rollouts, NUM_STEPS, strict=True):
+        assert rollout.rewards.shape == (num_steps, NUM_ENVS)
+        assert rollout.slots.tolist() == list(range(NUM_ENVS))
+        lives.assert_lived(rollout)
+    assert tuple(count > 0 for count in lives.ends) == ENDS[env]
+    expected = lives.episodes()
+    assert [row[::2] for row in episodes_of(rollouts)] == [row[::2] for row in expected]
+    assert [row[1] for row in episodes_of(rollouts)] == pytest.approx([row[1] for row in expected])
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def counts(request):
+    """Five short-lived envs on two workers, started once for the tests below."""
+    with cluster_env(request.param, Count, NUM_ENVS, 2) as envs:
+        yield envs
+
+
+@pytest.fixture
+def rollout(counts):
+    counts.reset(seed=SEED)
+    return counts.rollout(numpy_policy(counts), 17)
+
+
+def test_arrays_have_the_shapes_and_dtypes_that_are_promised(rollout):
+    steps, ends = (17, NUM_ENVS), len(rollout.finals.steps)
+    assert ends == 15
+    expected = {
+        "versions": (rollout.versions, steps, np.integer),
+        "observations": (rollout.observations, (18, NUM_ENVS, 3), np.float64),
+        "actions": (rollout.actions, steps, np.int64),
+        "rewards": (rollout.rewards, steps, np.float64),
+        "terminated": (rollout.terminated, steps, np.bool_),
+        "truncated": (rollout.truncated, steps, np.bool_),
+        "log_prob": (rollout.outputs["log_prob"], steps, np.floating),
+        "value": (rollout.outputs["value"], steps, np.floating),
+        "last_values": (rollout.last_values, (NUM_ENVS,), np.floating),
+        "final values": (rollout.finals.values, (ends,), np.floating),
+        "returns": (rollout.episodes.returns, (ends,), np.float64),
+        "lengths": (rollout.episodes.lengths, (ends,), np.int64),
+    }
+    for name, (array, shape, kind) in expected.items():
+        assert array.shape == shape, name
+        assert np.issubdtype(array.dtype, kind), name
+    assert rollout.num_steps == 17
+    assert rollout.state is None
+
+
+def test_arrays_are_writable_and_the_callers_own(counts):
+    lives = Lives(Count, NUM_ENVS, SEED)
+    policy = numpy_policy(counts)
+    counts.reset(seed=SEED)
+    for _ in range(3):
+        rollout = counts.rollout(policy, 7)
+        lives.assert_lived(rollout)
+        named = arrays_of(rollout)
+        for name, array in named.items():
+            assert array.flags.writeable, name
+            array[...] = 0
+        each = {id(array): array for array in named.values() if array.size}.values()
+        assert not any(np.shares_memory(a, b) for a in each for b in each if a is not b)
+
+
+def test_arrays_become_tensors_without_a_copy(rollout):
+    for name in ("observations", "actions", "rewards", "terminated", "versions"):
+        array = getattr(rollout, name)
+        tensor = torch.from_numpy(array)
+        array[0, 0] = 1
+        assert tensor[0, 0].all(), name
+
+
+def test_every_step_says_which_version_acted(counts):
+    counts.reset(seed=SEED)
+    first = counts.rollout(numpy_policy(counts, seed=1), 3)
+    second = counts.rollout(numpy_policy(counts, seed=2), 3)
+    assert np.unique(first.versions).size == 1
+    assert (second.versions == first.versions + 1).all()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_no_autoreset_mode_leaves_filler_rows(mode):
+    lives = Lives(Count, 3, SEED)
+    with cluster_env("in-process", Count, 3, 2, autoreset_mode=mode) as envs:
+        policy = numpy_policy(envs)
+        envs.reset(seed=SEED)
+        for _ in range(2):
+            rollout = envs.rollout(policy, 14)
+            lives.assert_lived(rollout)
+            assert rollout.rewards.all()
+    assert lives.ends == (3, 12)
+
+
+def test_next_observations_hold_the_final_one_where_an_episode_ended(rollout):
+    ended = rollout.terminated | rollout.truncated
+    ages = rollout.next_observations[..., 1]
+    assert (ages[ended] == 5).all()
+    assert (rollout.observations[1:][ended][:, 1] == 0).all()
+    assert np.array_equal(ages[~ended], rollout.observations[1:][~ended][:, 1])
+    assert (ages == rollout.observations[:-1, :, 1] + 1).all()
+
+
+def test_next_values_are_those_of_the_next_observations_and_0_after_termination(counts, rollout):
+    weights = numpy_policy(counts).weights()
+    expected = np.array([value_of(weights, rows) for rows in rollout.next_observations])
+    expected[rollout.terminated] = 0.0
+    assert np.allclose(rollout.next_values, expected)
+    assert rollout.terminated.any()
+    assert rollout.truncated.any()
+    assert (rollout.next_values[rollout.truncated] != 0).all()
+
+
+def test_next_values_without_a_value_function_say_what_to_do():
+    with cluster_env("in-process", ENVS["dict actions"], 2, 1) as envs:
+        policy = numpy_policy(envs)
+        policy.act = partial(_act_without_outputs, policy.act)
+        rollout = envs.rollout(policy, 6)
+        assert rollout.outputs == {}
+        assert rollout.last_values is None
+        with pytest.raises(ValueError, match="next_observations"):
+            _ = rollout.next_values
+
+
+def _act_without_outputs(act, observations, state, rng):
+    acted = act(observations, state, rng)
+    acted.outputs.clear()
+    return acted
+
+
+def test_flatten_keeps_rows_together_and_does_not_copy(rollout):
+    flat = rollout.flatten({"o": rollout.observations[:-1], "a": (rollout.actions,)})
+    assert flat["o"].shape == (17 * NUM_ENVS, 3)
+    assert np.shares_memory(flat["o"], rollout.observations)
+    assert np.shares_memory(flat["a"][0], rollout.actions)
+    rewards = rollout.flatten(rollout.rewards)
+    for t, slot in ((0, 3), (11, 0), (16, 4)):
+        assert rewards[t * NUM_ENVS + slot] == rollout.rewards[t, slot]
+        assert np.array_equal(flat["o"][t * NUM_ENVS + slot], rollout.observations[t, slot])
+
+
+@pytest.mark.parametrize("size", [1, 10, 85, 1000])
+def test_minibatches_take_each_row_once_in_random_order(rollout, size):
+    batches = list(rollout.minibatches(size, np.random.default_rng(0)))
+    assert [len(batch) for batch in batches[:-1]] == [min(size, 85)] * (len(batches) - 1)
+    order = np.concatenate(batches).tolist()
+    assert sorted(order) == list(range(85))
+    assert order != list(range(85))
+
+
+@pytest.mark.parametrize("kind", ["dict actions", "tuple actions"])
+def test_composite_actions_keep_the_structure_of_their_space(kind):
+    with cluster_env("in-process", ENVS[kind], 3, 2) as envs:
+        rollout = envs.rollout(numpy_policy(envs), 4)
+        space = envs.single_action_space
+        assert [leaf.shape for leaf in leaves(rollout.actions)] == [(4, 3), (4, 3, 2)]
+        for t, slot in np.ndindex(4, 3):
+            assert space.contains(pick(rollout.actions, t, slot))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("name", ["short CartPole", "dict observations", "dict actions"])
+def test_a_ready_vector_env_that_resets_in_the_same_step_gives_real_rows(transport, name):
+    mode = AutoresetMode.SAME_STEP
+    backend = VectorBackend(lambda n: SyncVectorEnv([ENVS[name]] * n, autoreset_mode=mode))
+    lives = Lives(ENVS[name], NUM_ENVS, SEED)
+    with cluster_env(transport, backend, NUM_ENVS, 2, autoreset_mode=mode) as envs:
+        policy = numpy_policy(envs)
+        envs.reset(seed=SEED)
+        for num_steps in (13, 20):
+            lives.assert_lived(envs.rollout(policy, num_steps))
+    assert all(lives.ends)
+
+
+def test_a_ready_vector_env_that_resets_in_the_next_step_is_refused():
+    backend = VectorBackend(lambda n: gym.make_vec("CartPole-v1", n))
+    with cluster_env("in-process", backend, 2, 1) as envs:
+        with pytest.raises(ValueError, match="SAME_STEP"):
+            envs.rollout(numpy_policy(envs), 4)

@@ -1,0 +1,179 @@
+"""Which part of the house may import which, read from the source itself."""
+
+import ast
+import inspect
+import pathlib
+
+import pytest
+
+import clusterenv
+
+SOURCE = pathlib.Path(clusterenv.__file__).parent
+
+# Part → the parts that it may import, besides itself and the errors. The longest name counts.
+MAY_IMPORT = {
+    "__init__": "distributions env learning ledger rollout sync version",
+    "__main__": "cli",
+    "cli": "env launchers ledger version wire worker",
+    # The user's side of the head.
+    "env": "agreement arguments backends call_state construction head launchers.base ledger "
+    "partial_batches policies randomness rollout sync wire",
+    "construction": "backends env launchers policies sync",
+    "agreement": "wire",
+    "arguments": "wire",
+    "call_state": "",
+    "partial_batches": "head wire",
+    # Head and worker meet in the wire, and in decisions and arrays that both know.
+    "head": "backends.base distributions launchers.base ledger policies.base policies.copy "
+    "randomness rollout sync wire",
+    "worker": "distributions policies.base policies.copy randomness rollout sync wire",
+    "wire": "version",
+    # Plugins know their own base and little else.
+    "launchers": "wire",
+    "launchers.in_process": "launchers wire worker",
+    "backends": "",
+    "policies": "distributions randomness wire",
+    "adapters": "env rollout sync",
+    # Decisions and arrays: nothing that opens anything.
+    "distributions": "randomness wire.codec",
+    "learning": "rollout wire.codec",
+    "ledger": "",
+    "randomness": "wire.codec",
+    "rollout": "wire.codec wire.spaces",
+    "sync": "",
+    "errors": "",
+    "version": "",
+}
+
+# Sockets are touched in one place of the wire, and waited for in three more.
+MAY_IMPORT_ZMQ = {
+    "wire/zmq_channel.py",
+    "wire/channel.py",
+    "head/io_thread.py",
+    "worker/lifeline.py",
+}
+
+# Each optional dependency has one home, which says how to install it.
+OPTIONAL = {"torch", "jax", "envpool", "ray", "kubernetes", "stable_baselines3"}
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path):
+    """``wire/codec.py`` → ``wire.codec``, ``wire/__init__.py`` → ``wire``."""
+    *folders, stem = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(folders if folders and stem == "__init__" else [*folders, stem])
+
+
+MODULES = {name_of(path): path for path in FILES}
+
+
+def imports_of(path):
+    """The full names that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}".removeprefix("clusterenv.")
+                yield f"clusterenv.{module}" if module in MODULES else node.module
+
+
+def parts_imported_by(path):
+    names = {name for name in imports_of(path) if name.split(".")[0] == "clusterenv"}
+    return {name.removeprefix("clusterenv").removeprefix(".") or "__init__" for name in names}
+
+
+def row_for(module):
+    fitting = [part for part in MAY_IMPORT if module == part or module.startswith(f"{part}.")]
+    return max(fitting, key=len, default=None)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_its_part_may(module):
+    part = row_for(module)
+    assert part is not None, f"{module} is in no row of MAY_IMPORT"
+    allowed = {part, "errors", *MAY_IMPORT[part].split()}
+    forbidden = {
+        name
+        for name in parts_imported_by(MODULES[module])
+        if not any(name == one or name.startswith(f"{one}.") for one in allowed)
+    }
+    assert not forbidden, f"{module} may import {sorted(allowed)} only"
+
+
+def test_head_and_worker_never_import_each_other():
+    for module, path in MODULES.items():
+        for one, other in [("head", "worker"), ("worker", "head")]:
+            if module.split(".")[0] == one:
+                assert other not in {name.split(".")[0] for name in parts_imported_by(path)}
+
+
+def test_the_table_is_read_the_way_it_is_meant():
+    assert row_for("launchers.in_process") == "launchers.in_process"
+    assert row_for("launchers.local") == "launchers"
+    assert row_for("wire.codec") == "wire"
+    assert parts_imported_by(MODULES["wire.channel"]) >= {"wire.bell", "wire.codec"}
+
+
+def test_sockets_are_touched_in_few_places():
+    users = {
+        path.relative_to(SOURCE).as_posix()
+        for path in FILES
+        if any(name.split(".")[0] == "zmq" for name in imports_of(path))
+    }
+    assert users == MAY_IMPORT_ZMQ
+
+
+def test_an_optional_dependency_is_imported_in_one_file_of_its_own():
+    homes = {}
+    for path in FILES:
+        for name in {name.split(".")[0] for name in imports_of(path)} & OPTIONAL:
+            homes.setdefault(name, []).append(path.relative_to(SOURCE).as_posix())
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
+# Names and docstrings.
+
+
+def test_the_public_names_are_sorted_and_complete():
+    public = [
+        name
+        for name, value in vars(clusterenv).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    ]
+    assert clusterenv.__all__ == sorted([*public, "__version__"])
+
+
+def test_every_public_exception_is_in_the_tree_of_the_docstring():
+    import clusterenv.errors
+
+    public = [n for n in clusterenv.__all__ if n.endswith("Error")]
+    assert public
+    for name in public:
+        assert f" {name} " in f" {clusterenv.errors.__doc__.replace(chr(10), ' ')} "
+
+
+def undocumented(tree, prefix):
+    """Public modules, classes, functions and methods without a docstring."""
+    if not ast.get_docstring(tree):
+        yield prefix
+    for node in tree.body:
+        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        if not isinstance(node, kinds) or node.name.startswith("_"):
+            continue
+        name = f"{prefix}.{node.name}"
+        if isinstance(node, ast.ClassDef):
+            yield from undocumented(node, name)
+        elif not ast.get_docstring(node) and not is_overload(node):
+            yield name
+
+
+def is_overload(node):
+    return any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_everything_public_has_a_docstring(module):
+    assert list(undocumented(ast.parse(MODULES[module].read_text()), module)) == []

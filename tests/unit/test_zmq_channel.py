@@ -1,0 +1,164 @@
+"""Only invited workers are heard, under their own names, and nothing they send ends the thread."""
+
+import time
+
+import msgspec
+import pytest
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from clusterenv.errors import ProtocolError
+from clusterenv.head.inbox import Inbox
+from clusterenv.head.io_thread import IoThread
+from clusterenv.wire.messages import Close, Hello, Stepped
+from clusterenv.wire.zmq_channel import HeadSocket, WorkerSocket
+
+_PATIENCE_S = 30.0
+_MAX_MESSAGE_BYTES = 100_000
+
+
+class Head:
+    """The head's socket and I/O thread, with an inbox and nothing else."""
+
+    def __init__(self):
+        self.inbox = Inbox()
+        self.socket = HeadSocket("127.0.0.1", lease_s=30.0, max_message_bytes=_MAX_MESSAGE_BYTES)
+        self.io = IoThread(self.socket, self.inbox, lambda worker, message: None)
+        self.io.start()
+        self.workers = []
+
+    def invite(self, worker):
+        return self.socket.invite(worker, lease_s=30.0, step_timeout_s=30.0, shared=None)
+
+    def connect(self, invitation):
+        self.workers.append(WorkerSocket(invitation))
+        return self.workers[-1]
+
+    def heard(self, count):
+        """The next arrivals, as (worker, message)."""
+        arrivals, deadline = [], time.monotonic() + _PATIENCE_S
+        while len(arrivals) < count:
+            assert self.io.is_alive()
+            assert time.monotonic() < deadline, f"only {arrivals} arrived"
+            self.inbox.wait(0.1)
+            arrivals += [(worker, message) for worker, message, _ in self.inbox.take()]
+        return arrivals
+
+    def close(self):
+        for worker in self.workers:
+            worker.close()
+        self.io.close()
+        self.inbox.close()
+
+
+@pytest.fixture
+def head():
+    head = Head()
+    yield head
+    head.close()
+
+
+def failed_to_shake_hands(invitation):
+    """Connect, and wait for libzmq to say that the head did not let us in."""
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    try:
+        socket.set(zmq.CURVE_SERVERKEY, invitation.server_key.encode())
+        socket.set(zmq.CURVE_PUBLICKEY, invitation.public_key.encode())
+        socket.set(zmq.CURVE_SECRETKEY, invitation.secret_key.encode())
+        monitor = socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        )
+        socket.connect(invitation.address)
+        assert monitor.poll(int(_PATIENCE_S * 1000))
+        return recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    finally:
+        context.destroy(linger=0)
+
+
+def test_messages_and_frames_arrive_both_ways(head):
+    worker = head.connect(head.invite("worker-0.0"))
+    worker.send(Stepped(1), [b"frame", memoryview(b"x" * 50_000)])
+    assert head.heard(1) == [("worker-0.0", Stepped(1))]
+    head.io.send("worker-0.0", Close(), [b"y" * 50_000])
+    message, frames = worker.recv(_PATIENCE_S)
+    assert message == Close()
+    assert [bytes(frame) for frame in frames] == [b"y" * 50_000]
+
+
+def test_each_worker_speaks_under_its_own_name(head):
+    for number in range(3):
+        head.connect(head.invite(f"worker-{number}.0")).send(Stepped(number))
+    assert sorted((name, message.request) for name, message in head.heard(3)) == [
+        ("worker-0.0", 0),
+        ("worker-1.0", 1),
+        ("worker-2.0", 2),
+    ]
+
+
+def test_a_stranger_is_not_let_in(head):
+    public, secret = (key.decode() for key in zmq.curve_keypair())
+    stranger = msgspec.structs.replace(
+        head.invite("worker-0.0"), public_key=public, secret_key=secret
+    )
+    assert failed_to_shake_hands(stranger)
+
+
+def test_a_worker_whose_invitation_was_revoked_is_not_let_in(head):
+    invitation = head.invite("worker-0.0")
+    head.socket.revoke("worker-0.0")
+    assert failed_to_shake_hands(invitation)
+
+
+def test_what_a_revoked_worker_still_says_is_not_heard(head):
+    first = head.connect(head.invite("worker-0.0"))
+    first.send(Stepped(1))
+    head.heard(1)
+    head.socket.revoke("worker-0.0")
+    first.send(Stepped(2))
+    head.connect(head.invite("worker-0.1")).send(Stepped(3))
+    assert head.heard(1) == [("worker-0.1", Stepped(3))]
+
+
+HOSTILE = {
+    "no message": b"no message",
+    "an unknown message": msgspec.msgpack.encode(["Format", 1]),
+    "text that is no UTF-8": b"\x92\xa7Refused\xa2\xff\xff",
+    "bottomless nesting": b"\x92\xa5Close" + b"\x91" * 90_000,
+}
+
+
+@pytest.mark.parametrize("header", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_no_message_is_an_error_of_its_worker_and_no_end_of_the_thread(head, header):
+    worker = head.connect(head.invite("worker-0.0"))
+    worker.socket.send(header)
+    worker.send(Stepped(2))
+    (_, error), (_, message) = head.heard(2)
+    assert isinstance(error, ProtocolError)
+    assert message == Stepped(2)
+
+
+def test_a_message_that_is_too_big_is_not_heard(head):
+    big = head.connect(head.invite("worker-0.0"))
+    big.send(Stepped(1), [b"x" * (_MAX_MESSAGE_BYTES + 1)])
+    head.connect(head.invite("worker-1.0")).send(Stepped(2))
+    assert head.heard(1) == [("worker-1.0", Stepped(2))]
+
+
+def test_sending_to_a_worker_that_is_not_there_says_so():
+    socket = HeadSocket("127.0.0.1", lease_s=30.0, max_message_bytes=_MAX_MESSAGE_BYTES)
+    assert not socket.send("worker-0.0", [b"x"])
+    socket.close()
+
+
+def test_bytes_are_counted_by_kind(head):
+    worker = head.connect(head.invite("worker-0.0"))
+    worker.send(Stepped(1), [b"x" * 1000])
+    worker.send(Hello(1, {}, "host", 7))
+    head.heard(2)
+    assert 1000 < head.io.bytes_by_kind["Stepped"] < 1100
+    assert 0 < head.io.bytes_by_kind["Hello"] < 100
+
+
+def test_waiting_in_vain_ends(head):
+    assert head.connect(head.invite("worker-0.0")).recv(0.001) is None
