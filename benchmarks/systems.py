@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle
-from multiprocessing import get_context
 from time import perf_counter, process_time
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from isolated import in_isolated_processes
 from workloads import WORKLOADS, Workload, predrawn_actions
 
 Result = dict[str, float]
@@ -61,22 +61,12 @@ class Loop:
 
 def step_ceiling(task: Task) -> Result:
     """Bare loops in ``task.workers`` processes that share nothing but the starting gun."""
-    context = get_context("fork")
-    barrier, results = context.Barrier(task.workers), context.SimpleQueue()
     shares = [len(share) for share in np.array_split(np.arange(task.num_envs), task.workers)]
-    loops = [
-        context.Process(target=_bare_loop_process, args=(task, share, barrier, results))
-        for share in shares
-    ]
-    for loop in loops:
-        loop.start()
-    outcomes = [results.get() for _ in loops]
-    for loop in loops:
-        loop.join()
+    outcomes = in_isolated_processes(_bare_loop_process, [(task, share) for share in shares])
     return _sum_of_loops(outcomes)
 
 
-def _bare_loop_process(task: Task, num_envs: int, barrier: Any, results: Any) -> None:
+def _bare_loop_process(task: Task, num_envs: int, barrier: Any) -> Loop:
     envs = [task.make() for _ in range(num_envs)]
     actions = predrawn_actions(task.settings.num_actions, num_envs)
     rows = cycle([list(row) for row in actions])
@@ -85,7 +75,7 @@ def _bare_loop_process(task: Task, num_envs: int, barrier: Any, results: Any) ->
     barrier.wait()
     _bare_loop(envs, rows, task.warmup_seconds)
     barrier.wait()
-    results.put(_bare_loop(envs, rows, task.seconds))
+    return _bare_loop(envs, rows, task.seconds)
 
 
 def _bare_loop(envs: list[gym.Env[Any, Any]], rows: Iterator[list[Any]], seconds: float) -> Loop:

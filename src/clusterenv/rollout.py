@@ -127,15 +127,15 @@ def assemble(
     observation_space: Space[Any],
     action_space: Space[Any],
 ) -> AnyFragment:
-    """One Fragment or Rollout (``kind``) from parts whose slots ascend; copies every array."""
+    """One Fragment or Rollout (``kind``) from parts whose slots ascend."""
     arrays = [part.arrays for part in parts]
     slots = np.concatenate([part.slots for part in parts])
 
     def wide(name: str) -> Array:
-        return np.concatenate([named[name] for named in arrays], axis=1)
+        return _join([named[name] for named in arrays], axis=1)
 
     def tall(name: str) -> Array:
-        return np.concatenate([named[name] for named in arrays])
+        return _join([named[name] for named in arrays], axis=0)
 
     def named(prefix: str, join: Any) -> dict[str, Array]:
         names = [name for name in arrays[0] if name.startswith(prefix)]
@@ -168,6 +168,13 @@ def assemble(
         ),
         episodes=Episodes(tall("finals/slots"), tall("finals/returns"), tall("finals/lengths")),
     )
+
+
+def _join(arrays: list[Array], axis: int) -> Array:
+    # Frames from shared memory are copies already; those from a socket are read-only views.
+    if len(arrays) == 1 and arrays[0].flags.writeable:
+        return arrays[0]
+    return np.concatenate(arrays, axis=axis)
 
 
 def episodes_by_slot(results: Sequence[Sequence[tuple[float, int]]]) -> Episodes:

@@ -120,7 +120,9 @@ class Lives:
 
     def episodes(self):
         """(slot, return, length) of every episode so far, in each slot's own order."""
-        return [(slot, *played) for slot, life in enumerate(self.by_slot) for played in life.episodes]
+        return [
+            (slot, *played) for slot, life in enumerate(self.by_slot) for played in life.episodes
+        ]
 
 
 def episodes_of(fragments):

@@ -32,7 +32,7 @@ class Count(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.episodes += 1
+        self.episodes = 1 if seed is not None else self.episodes + 1
         self.age, self.echo, self.mark = 0, 0.0, self.np_random.random()
         return self._observation(), {}
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+import msgspec
+
 from clusterenv.errors import WorkerLostError
 from clusterenv.head.inbox import Inbox
 from clusterenv.head.io_thread import IoThread
@@ -54,10 +56,18 @@ class _Line:
     mailbox: Mailbox
     doorbell: Bell
     mailbox_fd: int
+    frames_fd: int
+
+    @staticmethod
+    def open(worker: str) -> _Line:
+        mailbox_fd = Mailbox.create(worker)
+        frames_fd = os.memfd_create(f"clusterenv-{worker}-frames", os.MFD_CLOEXEC)
+        return _Line(Mailbox(mailbox_fd), Bell(), mailbox_fd, frames_fd)
 
     def close(self) -> None:
         self.doorbell.close()
         os.close(self.mailbox_fd)
+        os.close(self.frames_fd)
 
 
 class Crew:
@@ -107,19 +117,18 @@ class Crew:
         worker, limits = member.worker, self.limits
         shared = None
         if self.arena_fd is not None:
-            line = _Line(*_new_mailbox(worker))
-            self._lines[worker] = line
-            self.inbox.watch(worker, line.mailbox)
+            line = self._lines[worker] = _Line.open(worker)
+            self.inbox.watch(worker, line.mailbox, line.frames_fd)
             shared = SharedDescriptors(
-                line.mailbox_fd, self.arena_fd, line.doorbell.fd, self.inbox.bell.fd
+                mailbox=line.mailbox_fd,
+                frames=line.frames_fd,
+                arena=self.arena_fd,
+                doorbell=line.doorbell.fd,
+                head_bell=self.inbox.bell.fd,
             )
         self.reception.expect(worker, self._builds[member.index])
         invitation = self._socket.invite(worker, limits.lease_s, limits.step_timeout_s, shared)
-        fds = (
-            ()
-            if shared is None
-            else (shared.mailbox, shared.arena, shared.doorbell, shared.head_bell)
-        )
+        fds = () if shared is None else msgspec.structs.astuple(shared)
         return Order(worker, invitation.to_bytes(), fds)
 
     def send(self, member: Member, message: Message, frames: Sequence[Buffer] = ()) -> None:
@@ -203,8 +212,3 @@ class Crew:
         self._lines.clear()
         if self.arena_fd is not None:
             os.close(self.arena_fd)
-
-
-def _new_mailbox(worker: str) -> tuple[Mailbox, Bell, int]:
-    fd = Mailbox.create(worker)
-    return Mailbox(fd), Bell(), fd

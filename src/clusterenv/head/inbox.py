@@ -10,6 +10,8 @@ from typing import Any
 
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, decode
+from clusterenv.wire.frame_buffer import FrameReader
+from clusterenv.wire.messages import InFrameBuffer
 from clusterenv.wire.shared_memory import Mailbox
 
 Arrival = tuple[str, Any, list[Buffer]]
@@ -21,6 +23,7 @@ class Inbox:
     def __init__(self) -> None:
         self.bell = Bell()
         self._mailboxes: dict[str, Mailbox] = {}
+        self._readers: dict[str, FrameReader] = {}
         self._arrivals: deque[Arrival] = deque()
         self._poller = select.poll()
         self._poller.register(self.bell.fd, select.POLLIN)
@@ -30,19 +33,25 @@ class Inbox:
         self._arrivals.append((worker, message, frames or []))
         self.bell.ring()
 
-    def watch(self, worker: str, mailbox: Mailbox) -> None:
+    def watch(self, worker: str, mailbox: Mailbox, frames_fd: int) -> None:
         """Look into this mailbox too."""
         self._mailboxes[worker] = mailbox
+        self._readers[worker] = FrameReader(frames_fd, mailbox.frames_released)
 
     def forget(self, worker: str) -> None:
         """Do not look into this mailbox any more."""
         self._mailboxes.pop(worker, None)
+        self._readers.pop(worker, None)
 
     def take(self) -> Iterator[Arrival]:
         """Everything that is here now."""
         for worker, mailbox in list(self._mailboxes.items()):
             while (header := mailbox.to_head.pop()) is not None:
-                yield worker, decode(header), []
+                message, frames = decode(header), []
+                if isinstance(message, InFrameBuffer):
+                    frames = self._readers[worker].read(message)
+                    message = decode(message.header)
+                yield worker, message, frames
         while self._arrivals:
             yield self._arrivals.popleft()
 
@@ -72,4 +81,5 @@ class Inbox:
     def close(self) -> None:
         """Give the bell back."""
         self._mailboxes.clear()
+        self._readers.clear()
         self.bell.close()

@@ -10,6 +10,8 @@ import zmq
 
 from clusterenv.wire import bell
 from clusterenv.wire.codec import Buffer, decode, encode
+from clusterenv.wire.frame_buffer import FrameWriter
+from clusterenv.wire.invitation import SharedDescriptors
 from clusterenv.wire.messages import Message, Reply
 from clusterenv.wire.shared_memory import Mailbox
 from clusterenv.wire.zmq_channel import WorkerSocket
@@ -32,26 +34,31 @@ class Channel(Protocol):
 
 
 class SharedChannel:
-    """Small replies through the mailbox, everything else through the socket."""
+    """Replies through shared memory where they fit, everything else through the socket."""
 
-    def __init__(
-        self, socket: WorkerSocket, mailbox: Mailbox, doorbell_fd: int, head_bell_fd: int
-    ) -> None:
+    def __init__(self, socket: WorkerSocket, mailbox: Mailbox, shared: SharedDescriptors) -> None:
         self._socket = socket
         self._inbound, self._outbound = mailbox.to_worker, mailbox.to_head
-        self._doorbell_fd, self._head_bell_fd = doorbell_fd, head_bell_fd
+        self._frames = FrameWriter(shared.frames, mailbox.frames_released)
+        self._doorbell_fd, self._head_bell_fd = shared.doorbell, shared.head_bell
         self._looked_at_socket = 0.0
         self._poller = zmq.Poller()
         self._poller.register(socket.socket, zmq.POLLIN)
-        self._poller.register(doorbell_fd, zmq.POLLIN)
+        self._poller.register(shared.doorbell, zmq.POLLIN)
 
     def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
-        """Send replies through the mailbox if they have no frames and there is room."""
-        is_reply = isinstance(message, Reply)
-        if is_reply and not frames and self._outbound.push(encode(message)):
+        """Send replies through shared memory, if there is room."""
+        if isinstance(message, Reply) and self._share(message, frames):
             bell.ring(self._head_bell_fd)
         else:
             self._socket.send(message, frames)
+
+    def _share(self, message: Message, frames: Sequence[Buffer]) -> bool:
+        header = encode(message)
+        if not frames:
+            return self._outbound.push(header)
+        envelope = self._frames.write(header, frames)
+        return envelope is not None and self._outbound.push(encode(envelope))
 
     def recv(self, timeout_s: float) -> tuple[Message, list[Buffer]] | None:
         """Spin briefly on the mailbox, then block on both."""

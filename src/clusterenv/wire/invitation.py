@@ -9,6 +9,7 @@ class SharedDescriptors(msgspec.Struct, frozen=True):
     """Descriptors that a spawned worker inherits."""
 
     mailbox: int
+    frames: int
     arena: int
     doorbell: int
     head_bell: int

@@ -30,6 +30,15 @@ class Reply(Message):
     request: int
 
 
+class InFrameBuffer(Message):
+    """A message whose frames lie in the sender's frame buffer, up to position ``end``."""
+
+    header: bytes
+    offset: int
+    sizes: tuple[int, ...]
+    end: int
+
+
 # Worker → head: joining.
 
 
@@ -246,6 +255,7 @@ class Collected(Reply):
 
 
 AnyMessage = Union[  # noqa: UP007 (msgspec reads this at run time)
+    InFrameBuffer,
     Hello,
     Built,
     LaidOut,

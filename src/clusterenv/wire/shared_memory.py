@@ -123,6 +123,11 @@ class Mailbox:
         return fd
 
     @property
+    def frames_released(self) -> memoryview:
+        """How far the head has read the worker's frame buffer."""
+        return self._notes[_CACHE_LINE // 8 :]
+
+    @property
     def notes(self) -> memoryview:
         """``notes[0] - 1`` is the slot whose env runs now: what killed a worker can be named."""
         return self._notes

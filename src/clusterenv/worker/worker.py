@@ -89,7 +89,7 @@ class Worker:
         if shared is None:
             return Worker(invitation, socket, socket, notes=[0])
         mailbox = Mailbox(shared.mailbox)
-        channel = SharedChannel(socket, mailbox, shared.doorbell, shared.head_bell)
+        channel = SharedChannel(socket, mailbox, shared)
         return Worker(invitation, channel, socket, mailbox.notes)
 
     def run(self) -> None:

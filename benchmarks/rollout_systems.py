@@ -1,0 +1,250 @@
+"""The systems under measurement: each lets one network act in one workload's envs.
+
+A rate counts real transitions: rows with an observation, an action and what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from time import perf_counter, process_time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from isolated import in_isolated_processes
+from rollout_tasks import RolloutTask, steps_per_second
+
+Result = dict[str, float]
+
+
+@dataclass
+class Turns:
+    """What an isolated loop measured; a turn is one step of all envs of a process."""
+
+    turns: int
+    num_envs: int
+    wall_seconds: float
+    policy_seconds: float
+    env_seconds: float
+    cpu_seconds: float
+
+
+def policy_for(task: RolloutTask, env: gym.Env[Any, Any] | gym.vector.VectorEnv) -> Any:
+    """The network as a ``TorchPolicy``, written as a user would."""
+    import torch
+    from networks import make_network
+    from torch.distributions import Categorical
+
+    from clusterenv.policies.torch import TorchPolicy
+
+    space = getattr(env, "single_observation_space", env.observation_space)
+    network = make_network(task.network, space.shape, task.settings.num_actions)
+
+    def distribution(module: Any, observations: torch.Tensor) -> tuple[Categorical, torch.Tensor]:
+        logits, values = module(observations)
+        return Categorical(logits=logits, validate_args=False), values
+
+    return TorchPolicy(network, distribution)
+
+
+# The ceiling.
+
+
+def roll_ceiling(task: RolloutTask) -> Result:
+    """Bare loops: the policy acts, the envs step, nothing is kept, nobody is told."""
+    return _isolated(_bare_loop_process, task)
+
+
+def roll_recorded(task: RolloutTask) -> Result:
+    """The same with ClusterEnv's own ``Sampler``: fragments are made, and thrown away."""
+    return _isolated(_sampler_process, task)
+
+
+def _isolated(process: Callable[..., Turns], task: RolloutTask) -> Result:
+    loops = in_isolated_processes(process, [(task,)] * task.workers)
+    return {
+        "steps_per_s": sum(loop.turns * loop.num_envs / loop.wall_seconds for loop in loops),
+        "turn_s": _mean(loop.wall_seconds / loop.turns for loop in loops),
+        "policy_s": _mean(loop.policy_seconds / loop.turns for loop in loops),
+        "env_s": _mean(loop.env_seconds / loop.turns for loop in loops),
+        "cpu_share": _mean(loop.cpu_seconds / loop.wall_seconds for loop in loops),
+    }
+
+
+def _mean(values: Iterator[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _act_like_a_worker() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _bare_loop_process(task: RolloutTask, barrier: Any) -> Turns:
+    from clusterenv.randomness import SlotRandom
+
+    _act_like_a_worker()
+    envs = [task.settings.make() for _ in range(task.envs_per_worker)]
+    policy, rng = policy_for(task, envs[0]), SlotRandom(0, range(len(envs)))
+    observations = np.stack([env.reset(seed=slot)[0] for slot, env in enumerate(envs)])
+    barrier.wait()
+    _bare_loop(envs, policy, rng, observations, task.warmup_seconds)
+    barrier.wait()
+    return _bare_loop(envs, policy, rng, observations, task.seconds)
+
+
+def _bare_loop(
+    envs: list[gym.Env[Any, Any]], policy: Any, rng: Any, observations: np.ndarray, seconds: float
+) -> Turns:
+    turns, policy_seconds = 0, 0.0
+    cpu_start = process_time()
+    now = start = perf_counter()
+    while now - start < seconds:
+        rng.go_to(turns)
+        actions = policy.act(observations, None, rng).actions
+        acted = perf_counter()
+        for slot, (env, action) in enumerate(zip(envs, actions, strict=True)):
+            observation, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                observation, _ = env.reset()
+            observations[slot] = observation
+        policy_seconds += acted - now
+        now = perf_counter()
+        turns += 1
+    wall, cpu = now - start, process_time() - cpu_start
+    return Turns(turns, len(envs), wall, policy_seconds, wall - policy_seconds, cpu)
+
+
+class _Stopwatch:
+    """Calls a function, and adds up the time that it takes."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.seconds = 0.0
+
+    def __call__(self, *arguments: Any) -> Any:
+        before = perf_counter()
+        result = self._function(*arguments)
+        self.seconds += perf_counter() - before
+        return result
+
+
+def _sampler_process(task: RolloutTask, barrier: Any) -> Turns:
+    from gymnasium.vector import AutoresetMode
+
+    from clusterenv.worker.sampler import Sampler
+    from clusterenv.worker.stepper import EnvStepper
+    from clusterenv.worker.translator import Translator
+
+    _act_like_a_worker()
+    slots = tuple(range(task.envs_per_worker))
+    envs = [task.settings.make() for _ in slots]
+    policy = policy_for(task, envs[0])
+    stepper = EnvStepper(envs, slots, AutoresetMode.NEXT_STEP, notes=[0])
+    translator = Translator(envs[0].observation_space, envs[0].action_space)
+    sampler = Sampler(stepper, slots, translator)
+    current = stepper.reset(slots, slots, None)
+    policy.act = acting = _Stopwatch(policy.act)
+    stepper.step_for_rollout = stepping = _Stopwatch(stepper.step_for_rollout)
+
+    def collect_for(seconds: float) -> Turns:
+        nonlocal current
+        fragments = 0
+        acting.seconds = stepping.seconds = 0.0
+        cpu_start = process_time()
+        now = start = perf_counter()
+        while now - start < seconds:
+            _, current = sampler.collect(policy, current, task.fragment_steps)
+            fragments += 1
+            now = perf_counter()
+        wall, cpu = now - start, process_time() - cpu_start
+        turns = fragments * task.fragment_steps
+        return Turns(turns, len(envs), wall, acting.seconds, stepping.seconds, cpu)
+
+    barrier.wait()
+    collect_for(task.warmup_seconds)
+    barrier.wait()
+    return collect_for(task.seconds)
+
+
+# ClusterEnv.
+
+
+@contextmanager
+def open_cluster(task: RolloutTask, **options: Any) -> Iterator[Any]:
+    """A ``ClusterEnv`` for the task."""
+    import clusterenv
+
+    envs = clusterenv.ClusterEnv(task.settings.make, task.num_envs, task.workers, **options)
+    with closing(envs):
+        envs.reset(seed=0)
+        yield envs
+
+
+def change_weights(policy: Any) -> None:
+    """As an optimiser would: every number a little, in place."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in policy.module.parameters():
+            parameter.mul_(0.999)
+
+
+def _rollout(task: RolloutTask, shared_memory: bool) -> Result:
+    with open_cluster(task, shared_memory=shared_memory) as envs:
+        policy = policy_for(task, envs)
+
+        def collect() -> int:
+            change_weights(policy)
+            return int(envs.rollout(policy, task.fragment_steps).rewards.size)
+
+        return {"steps_per_s": steps_per_second(collect, task)}
+
+
+def _stream(task: RolloutTask, shared_memory: bool) -> Result:
+    with open_cluster(task, shared_memory=shared_memory) as envs:
+        policy = policy_for(task, envs)
+        envs.publish(policy)
+        fragments = envs.stream(task.fragment_steps)
+
+        def collect() -> int:
+            steps = sum(next(fragments).rewards.size for _ in range(task.workers))
+            change_weights(policy)
+            envs.publish(policy)
+            return int(steps)
+
+        with closing(fragments):
+            return {"steps_per_s": steps_per_second(collect, task)}
+
+
+def roll_cluster_shm(task: RolloutTask) -> Result:
+    """``rollout`` of local workers as they start by default, new weights each time."""
+    return _rollout(task, shared_memory=True)
+
+
+def roll_cluster_tcp(task: RolloutTask) -> Result:
+    """``rollout`` over encrypted tcp connections only, new weights each time."""
+    return _rollout(task, shared_memory=False)
+
+
+def stream_cluster_shm(task: RolloutTask) -> Result:
+    """``stream``, new weights after as many fragments as there are workers."""
+    return _stream(task, shared_memory=True)
+
+
+def stream_cluster_tcp(task: RolloutTask) -> Result:
+    """``stream`` over encrypted tcp connections only."""
+    return _stream(task, shared_memory=False)
+
+
+SYSTEMS: dict[str, Callable[[RolloutTask], Result]] = {
+    "ceiling": roll_ceiling,
+    "recorded": roll_recorded,
+    "rollout-shm": roll_cluster_shm,
+    "rollout-tcp": roll_cluster_tcp,
+    "stream-shm": stream_cluster_shm,
+    "stream-tcp": stream_cluster_tcp,
+}
