@@ -5,10 +5,12 @@ import os
 import signal
 import sys
 from functools import partial
+from itertools import cycle
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.error import ClosedEnvironmentError
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -16,7 +18,7 @@ from gymnasium.wrappers import TimeLimit
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, VecNormalize
 
 from clusterenv.adapters import stable_baselines3
 from clusterenv.adapters.stable_baselines3 import StableBaselines3VecEnv
@@ -110,8 +112,7 @@ def assert_same_resets(ours, theirs):
     assert_same(ours.reset_infos, theirs.reset_infos, "reset_infos")
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize(("kind", "transport"), list(zip(MAKERS, cycle(TRANSPORTS))))
 def test_it_gives_the_same_numbers_as_sb3_does(kind, transport):
     ours, theirs = over(transport, MAKERS[kind]), oracle_of(MAKERS[kind])
     assert ours.observation_space == theirs.observation_space
@@ -189,6 +190,15 @@ def test_a_reset_ends_a_step_that_is_under_way(venv):
 # Learning.
 
 
+@pytest.fixture
+def one_thread():
+    """Small networks on busy cores lose most of their time waiting for a second thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def parameters_after(algorithm, venv, steps, **kwargs):
     model = algorithm(env=venv, seed=11, device="cpu", **kwargs)
     model.learn(steps)
@@ -207,6 +217,7 @@ LEARNERS = {
 }
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("kind", "algorithm", "kwargs"), LEARNERS.values(), ids=LEARNERS)
 def test_sb3_learns_the_very_same_on_it(kind, algorithm, kwargs):
     make = partial(MAKERS[kind], info_kinds=()) if kind == "dict" else MAKERS[kind]
@@ -215,9 +226,10 @@ def test_sb3_learns_the_very_same_on_it(kind, algorithm, kwargs):
     assert_same(actual, parameters_after(algorithm, theirs, 300, **kwargs))
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_ppo_trains_over_processes_and_is_evaluated():
-    venv = over("shared_memory", "CartPole-v1", wrappers=[Monitor])
-    model = PPO("MlpPolicy", VecNormalize(venv), seed=1, device="cpu", **FEW).learn(200)
+    venv = over("shared_memory", "CartPole-v1")
+    model = PPO("MlpPolicy", VecNormalize(VecMonitor(venv)), seed=1, device="cpu", **FEW).learn(200)
     returns, lengths = evaluate_policy(
         model, model.get_env(), n_eval_episodes=4, return_episode_rewards=True
     )
@@ -343,8 +355,7 @@ def test_a_lost_worker_is_an_episode_that_was_cut_short():
     first, *_, last = venv.envs.apply(lambda env: os.getpid())
     assert first != last
     os.kill(last, signal.SIGKILL)
-    with pytest.warns(UserWarning, match="lost"):
-        observations, _, dones, infos = venv.step(np.zeros(NUM_ENVS, np.int64))
+    observations, _, dones, infos = venv.step(np.zeros(NUM_ENVS, np.int64))
     assert dones.tolist() == [False, False, True]
     assert infos[2]["env_lost"]
     assert infos[2]["TimeLimit.truncated"]

@@ -41,15 +41,15 @@ class StableBaselines3VecEnv(VecEnv):
             object (whose envs' methods and attributes cannot be reached).
         num_envs: How many envs.
         num_workers: How many workers.
-        **kwargs: Passed to :class:`clusterenv.ClusterEnv`; ``wrappers=[Monitor]`` gives the episode
-            statistics that SB3 logs.
+        **kwargs: Passed to :class:`clusterenv.ClusterEnv`. SB3's episode statistics come from
+            ``VecMonitor``, or from ``wrappers=[Monitor]``, which needs SB3 on the workers.
 
     Attributes:
         envs: The ClusterEnv.
 
     Example:
-        >>> env = StableBaselines3VecEnv("LunarLander-v3", 64, wrappers=[Monitor])  # doctest: +SKIP
-        >>> PPO("MlpPolicy", env).learn(1_000_000)  # doctest: +SKIP
+        >>> envs = StableBaselines3VecEnv("LunarLander-v3", num_envs=64)  # doctest: +SKIP
+        >>> PPO("MlpPolicy", VecMonitor(envs)).learn(1_000_000)  # doctest: +SKIP
     """
 
     def __init__(

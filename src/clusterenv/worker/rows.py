@@ -19,7 +19,7 @@ from clusterenv.wire.values import pack
 class Outcome:
     """What stepping or resetting some slots gave.
 
-    ``observations`` is a list with one observation per slot, or a batched observation.
+    ``observations`` has one observation per slot, or is a batched observation.
     ``infos`` may name a slot twice; the head adds them in this order.
     """
 
@@ -116,14 +116,18 @@ def fill_flags(rewards: Array, terminated: Array, truncated: Array, outcome: Out
 def fill(out: Array, column: Any, leaf: Leaf) -> None:
     """Stack ``column`` into ``out``, with the casts that ``np.stack(…, out=…)`` would allow."""
     try:
-        if out.ndim > 1 and type(column) is list:
+        if out.ndim > 1 and not isinstance(column, np.ndarray):
             # One flat concatenation costs a fraction of a stack, but looks at the sum only of the
             # first lengths.
             if not all(map(out.shape[1].__eq__, map(len, column))):
                 raise ValueError("observations of other lengths")
-            np.concatenate(column, out=out.reshape(-1, *out.shape[2:]))
+            flat = (out.shape[0] * out.shape[1], *out.shape[2:])
+            np.concatenate(column, out=out.reshape(flat))
         else:
-            np.copyto(out, np.asarray(column), casting="same_kind")
+            stacked = np.asarray(column)
+            if stacked.shape != out.shape:  # copyto would broadcast
+                raise ValueError("observations of another shape")
+            np.copyto(out, stacked, casting="same_kind")
     except (TypeError, ValueError) as error:
         got = sorted({f"{np.shape(v)} {getattr(v, 'dtype', type(v).__name__)}" for v in column})
         place = "".join(f"[{key!r}]" for key in leaf.path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, Protocol
 
@@ -61,97 +61,93 @@ class EnvStepper:
         notes: Notes,
     ) -> None:
         self._envs = dict(zip(slots, envs, strict=True))
-        self._step_of = {slot: env.step for slot, env in self._envs.items()}
-        self._ended = dict.fromkeys(slots, False)
+        self._mode = autoreset_mode
         self._notes = notes
-        self._run = {
-            AutoresetMode.NEXT_STEP: self._step_or_reset,
-            AutoresetMode.SAME_STEP: self._step_then_reset,
-            AutoresetMode.DISABLED: self._step_only,
-        }[autoreset_mode]
+        # What each slot does with its next action: step, or reset where an episode is over.
+        self._next: dict[int, Callable[[Any], Any]] = {
+            slot: env.step for slot, env in self._envs.items()
+        }
 
     def reset(
         self, slots: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None
     ) -> Outcome:
         """Reset these slots."""
         observations, infos = [], []
-        slot = slots[0]
         try:
             for slot, seed in zip(slots, seeds, strict=True):
                 self._notes[0] = slot + 1
                 observation, info = self._envs[slot].reset(seed=seed, options=options)
-                self._ended[slot] = False
+                self._next[slot] = self._envs[slot].step
                 observations.append(observation)
                 if info:
                     infos.append((slot, info))
         except Exception as error:
-            raise UserCodeError(slot) from error
+            raise UserCodeError(self._notes[0] - 1) from error
         zeros, no = [0.0] * len(slots), [False] * len(slots)
         return Outcome(observations, zeros, no, no, infos)
 
     def step(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
         """Step these slots; what happens at an episode's end depends on the autoreset mode."""
-        return self._run(slots, actions)
-
-    def _step_or_reset(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
-        observations, rewards, terminations, truncations, infos = [], [], [], [], []
-        ended, step_of, notes = self._ended, self._step_of, self._notes
-        slot, action = slots[0], None
-        try:
-            for slot, action in zip(slots, actions, strict=True):
-                notes[0] = slot + 1
-                if ended[slot]:
-                    observation, info = self._envs[slot].reset()
-                    reward: Any = 0.0
-                    terminated = truncated = False
-                else:
-                    observation, reward, terminated, truncated, info = step_of[slot](action)
-                ended[slot] = terminated or truncated
-                observations.append(observation)
-                rewards.append(reward)
-                terminations.append(terminated)
-                truncations.append(truncated)
-                if info:
-                    infos.append((slot, info))
-        except Exception as error:
-            raise UserCodeError(slot, action) from error
-        return Outcome(observations, rewards, terminations, truncations, infos)
+        return self._step(slots, actions, self._mode)
 
     def step_for_rollout(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
         """Step these slots; whatever the autoreset mode, an episode's end resets at once."""
-        return self._step_then_reset(slots, actions)
+        return self._step(slots, actions, AutoresetMode.SAME_STEP)
 
-    def _step_then_reset(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
-        observations, rewards, terminations, truncations, infos = [], [], [], [], []
-        step_of, notes = self._step_of, self._notes
-        slot, action = slots[0], None
+    def _step(self, slots: Sequence[int], actions: Sequence[Any], mode: AutoresetMode) -> Outcome:
+        notes, what_next, results = self._notes, self._next, []
+        action = None
         try:
             for slot, action in zip(slots, actions, strict=True):
                 notes[0] = slot + 1
-                observation, reward, terminated, truncated, info = step_of[slot](action)
-                if terminated or truncated:
-                    # Copied: some envs hand out the same buffer again at reset.
-                    final = {"final_obs": deepcopy(observation), "final_info": deepcopy(info)}
-                    infos.append((slot, final))
-                    observation, info = self._envs[slot].reset()
-                observations.append(observation)
-                rewards.append(reward)
-                terminations.append(terminated)
-                truncations.append(truncated)
-                if info:
-                    infos.append((slot, info))
+                results.append(what_next[slot](action))
+            observations, rewards, terminations, truncations, infos = zip(*results, strict=True)
         except Exception as error:
-            raise UserCodeError(slot, action) from error
-        return Outcome(observations, rewards, terminations, truncations, infos)
+            raise UserCodeError(notes[0] - 1, action) from error
+        by_slot = [(slot, info) for slot, info in zip(slots, infos, strict=True) if info]
+        outcome = Outcome(observations, rewards, terminations, truncations, by_slot)
+        if any(terminations) or any(truncations):
+            ended = [row for row in range(len(slots)) if terminations[row] or truncations[row]]
+            if mode is AutoresetMode.SAME_STEP:
+                return self._reset_at_once(slots, ended, outcome, infos)
+            for row in ended:
+                self._next[slots[row]] = self._after_the_end(slots[row])
+        return outcome
 
-    def _step_only(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
-        over = [slot for slot in slots if self._ended[slot]]
-        if over:
-            raise UserCodeError(over[0]) from AssertionError(
-                f"the episodes of slots {over} are over and autoreset_mode is DISABLED: reset "
-                "them first with reset(options={'reset_mask': terminated | truncated})"
-            )
-        return self._step_or_reset(slots, actions)
+    def _after_the_end(self, slot: int) -> Callable[[Any], tuple[Any, float, bool, bool, Any]]:
+        """What stands in for ``step`` once an episode is over."""
+
+        def reset(_action: Any) -> tuple[Any, float, bool, bool, Any]:
+            if self._mode is AutoresetMode.DISABLED:
+                raise AssertionError(
+                    f"the episode of slot {slot} is over and autoreset_mode is DISABLED: reset it "
+                    "first with reset(options={'reset_mask': terminated | truncated})"
+                )
+            observation, info = self._envs[slot].reset()
+            self._next[slot] = self._envs[slot].step
+            return observation, 0.0, False, False, info
+
+        return reset
+
+    def _reset_at_once(
+        self, slots: Sequence[int], ended: list[int], outcome: Outcome, infos: Sequence[Any]
+    ) -> Outcome:
+        observations, all_infos = list(outcome.observations), []
+        # The head adds a slot's infos in this order: the final ones, then those of the reset.
+        by_slot = dict(outcome.infos)
+        for row in ended:
+            slot = slots[row]
+            self._notes[0] = slot + 1
+            # Copied: some envs hand out the same buffer again at reset.
+            final = {"final_obs": deepcopy(observations[row]), "final_info": deepcopy(infos[row])}
+            all_infos.append((slot, final))
+            try:
+                observations[row], by_slot[slot] = self._envs[slot].reset()
+            except Exception as error:
+                raise UserCodeError(slot) from error
+        all_infos += [(slot, info) for slot, info in by_slot.items() if info]
+        outcome.observations, outcome.infos = observations, all_infos
+        return outcome
 
     def call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """Call a method, or read an attribute, of every env."""
