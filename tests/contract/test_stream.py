@@ -12,7 +12,7 @@ import pytest
 from tests.contract.policies import change, distribution_of, numpy_policy
 from tests.contract.replay import Lives, arrays_of, assert_same_fragment, episodes_of
 from tests.contract.transports import TRANSPORTS, cluster_env
-from tests.contract.worlds import Count
+from tests.contract.worlds import Count, Swell
 from tests.integration.polling import eventually
 from tests.zoo import GateEnv
 
@@ -84,10 +84,10 @@ def test_fragments_are_the_callers_own(envs):
 def learn_slowly(stream, num_steps_of_envs, in_flight):
     """Take fragments, each only when every worker has done all that it may do ahead of that."""
     wanted, ahead = 0, in_flight * NUM_ENVS * T
-    for fragment in islice(stream, 12):
+    for fragment in islice(stream, 24):
         wanted += len(fragment.slots) * T
         expected = wanted + ahead
-        assert eventually(lambda: num_steps_of_envs() >= expected)  # noqa: B023 (called at once)
+        assert eventually(lambda: num_steps_of_envs() >= expected)
         yield fragment, expected
 
 
@@ -99,12 +99,19 @@ def test_a_slow_learner_bounds_what_is_in_flight(envs, num_steps_of_envs, in_fli
             assert len(envs._head._parts) <= in_flight * WORKERS
 
 
-@pytest.mark.parametrize("in_flight", [1, 2, 4])
-def test_a_slow_learner_gets_each_workers_fragments_in_order(envs, num_steps_of_envs, in_flight):
-    lives = Lives(Count, NUM_ENVS, SEED)
-    with closing(envs.stream(T, in_flight)) as stream:
-        for fragment, _ in learn_slowly(stream, num_steps_of_envs, in_flight):
-            lives.assert_lived(fragment)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("in_flight", [1, 2, 5])
+def test_a_slow_learner_gets_each_workers_fragments_in_order(transport, in_flight, tmp_path):
+    """Also where a large one has to take another way than the small ones around it."""
+    trace = tmp_path / "trace"
+    trace.touch()
+    make, lives = partial(Swell, T, trace=str(trace)), Lives(partial(Swell, T), NUM_ENVS, SEED)
+    with cluster_env(transport, make, NUM_ENVS, WORKERS) as envs:
+        envs.reset(seed=SEED)
+        envs.publish(numpy_policy(envs))
+        with closing(envs.stream(T, in_flight)) as stream:
+            for fragment, _ in learn_slowly(stream, lambda: trace.stat().st_size, in_flight):
+                lives.assert_lived(fragment)
 
 
 @pytest.mark.parametrize("transport", ["shared_memory", "tcp"])
@@ -126,7 +133,7 @@ def test_publishing_from_another_thread_reaches_the_stream(envs):
 
     def learn():
         for number in range(50):
-            changed = change(policy, seed=number)
+            changed = change(policy, seed=number + 1)
             weights[envs.publish(policy)] = changed
 
     learner = threading.Thread(target=learn)

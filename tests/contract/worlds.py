@@ -52,6 +52,24 @@ class Count(gym.Env):
         return np.array([self.mark, self.age, self.echo])
 
 
+class Swell(Count):
+    """In every second stretch of `stretch` steps it ends an episode once more than before."""
+
+    def __init__(self, stretch, trace=None):
+        super().__init__(trace=trace)
+        self.stretch, self.steps = stretch, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0 if seed is not None else self.steps
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        number, place = divmod(self.steps, self.stretch)
+        self.steps += 1
+        observation, reward, _, _, info = super().step(action)
+        return observation, reward, False, bool(number % 2) and place <= number // 2, info
+
+
 def leave_a_byte(path):
     with open(path, "ab") as file:
         file.write(b".")

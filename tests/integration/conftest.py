@@ -29,7 +29,8 @@ class Watched:
 
     def __init__(self):
         self._mark = uuid.uuid4().hex
-        self.launcher = LocalLauncher(environment={MARK: self._mark})
+        self.environment = {MARK: self._mark}
+        self.launcher = LocalLauncher(environment=self.environment)
 
     def processes(self):
         return marked_processes(self._mark)

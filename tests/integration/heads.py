@@ -22,6 +22,8 @@ from tests.integration import troubles
 from tests.integration.envs import Heavy, Troubled, Walk
 from tests.integration.troubles import Gate
 SIGN = sys.argv[1]
+# Who runs the tests in the background may have switched Ctrl-C off for all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def say(*words):
     print(*words, flush=True)

@@ -1,5 +1,7 @@
 """An exception in an env's code: what the head raises, and that the run survives it."""
 
+from functools import cache
+
 import pytest
 
 from clusterenv import RemoteError
@@ -31,8 +33,12 @@ def error_of(call):
     return caught.value
 
 
+@cache
 def error_in(verb, trouble, transport="shared_memory"):
-    """The exception that the head raises when one env meets `trouble` in `verb`."""
+    """The exception that the head raises when one env meets `trouble` in `verb`.
+
+    Remembered, because several tests look at the same one.
+    """
     makers = walks(NUM_ENVS, SLOT, trouble=trouble, verb=verb)
     with cluster(makers, transport) as envs:
         if verb != "reset":

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from clusterenv.launchers.local import LocalLauncher
 from tests.integration import troubles
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually
@@ -37,7 +38,8 @@ def clean(watched, own_tmp):
 
 def running(watched, transport="shared_memory", makers=None, **kwargs):
     """Envs that were reset and stepped."""
-    envs = cluster(makers or walks(NUM_ENVS), transport, launcher=watched.launcher, **kwargs)
+    kwargs = {"launcher": watched.launcher, **kwargs}
+    envs = cluster(makers or walks(NUM_ENVS), transport, **kwargs)
     envs.reset(seed=0)
     envs.step(ACTIONS)
     assert len(watched.processes()) >= 2
@@ -73,6 +75,27 @@ def test_dropping_envs_that_refer_to_themselves_leaves_nothing(watched, clean):
     envs.myself = envs
     del envs
     gc.collect()
+    clean()
+
+
+class CollectingLauncher(LocalLauncher):
+    """Collects garbage in the thread that watches the workers, as may happen any time."""
+
+    def status(self):
+        gc.collect()
+        return super().status()
+
+
+def test_dropped_envs_may_be_collected_by_a_thread_of_their_own(watched, clean):
+    envs = running(watched, launcher=CollectingLauncher(environment=watched.environment))
+    gc.disable()
+    try:
+        envs.myself = envs
+        del envs
+        assert eventually(lambda: watched.processes() == [])
+        assert eventually(lambda: not any("clusterenv" in t.name for t in threading.enumerate()))
+    finally:
+        gc.enable()
     clean()
 
 

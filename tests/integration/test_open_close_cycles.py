@@ -11,7 +11,7 @@ import pytest
 from tests.integration.vectors import actions_for, cluster, walks
 
 NUM_ENVS = 4
-CYCLES = {"shared_memory": 20, "tcp": 20}
+CYCLES = {"shared_memory": 20, "tcp": 8}
 WARM_UP = 3
 MAX_GROWTH_BYTES = 16 << 20
 

@@ -11,12 +11,11 @@ from clusterenv.learning import gae
 from clusterenv.policies.torch import TorchPolicy
 
 HIDDEN = 64
-NUM_ENVS, NUM_STEPS, NUM_UPDATES = 64, 32, 60
+NUM_ENVS, NUM_STEPS, NUM_UPDATES = 256, 32, 30
 EPOCHS, MINIBATCHES = 6, 4
-GAMMA, GAE_LAMBDA, CLIP, ENTROPY_BONUS = 0.99, 0.95, 0.2, 0.01
-LEARNING_RATE = 3e-3
-# The same network without its memory stays at 40 to 45 here; 500 is the most there is.
-CLEARLY_REMEMBERS = 80
+GAMMA, GAE_LAMBDA, CLIP, LEARNING_RATE = 0.98, 0.95, 0.2, 5e-3
+# The same network without its memory stays below 60 here; 500 is the most there is.
+CLEARLY_REMEMBERS = 100
 
 
 class WithoutVelocities(gym.ObservationWrapper):
@@ -24,10 +23,10 @@ class WithoutVelocities(gym.ObservationWrapper):
 
     def __init__(self, env):
         super().__init__(env)
-        self.observation_space = gym.spaces.Box(-10.0, 10.0, (2,), np.float32)
+        self.observation_space = gym.spaces.Box(-100.0, 100.0, (2,), np.float32)
 
     def observation(self, observation):
-        return observation[[0, 2]] / np.array([2.4, 0.2], np.float32)
+        return observation[[0, 2]] / np.array([0.5, 0.05], np.float32)
 
 
 class Recurrent(nn.Module):
@@ -78,20 +77,11 @@ def learn(module, optimizer, rollout):
             gain = advantages[:, columns]
             surrogate = torch.min(ratio * gain, ratio.clamp(1 - CLIP, 1 + CLIP) * gain).mean()
             value_loss = (values - returns[:, columns]).square().mean()
-            entropy = distribution.entropy().mean()
-            loss = 0.02 * value_loss - surrogate - ENTROPY_BONUS * entropy
+            loss = 0.02 * value_loss - surrogate
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(module.parameters(), 0.5)
             optimizer.step()
-
-
-def train(module, envs, policy):
-    optimizer = torch.optim.Adam(module.parameters(), lr=LEARNING_RATE)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, NUM_UPDATES)
-    for _ in range(NUM_UPDATES):
-        learn(module, optimizer, envs.rollout(policy, NUM_STEPS))
-        schedule.step()
 
 
 def test_a_recurrent_policy_learns_cartpole_without_velocities():
@@ -99,8 +89,10 @@ def test_a_recurrent_policy_learns_cartpole_without_velocities():
     torch.manual_seed(1)
     module = Recurrent()
     policy = TorchPolicy(module, state_shapes={"hidden": (HIDDEN,)})
+    optimizer = torch.optim.Adam(module.parameters(), lr=LEARNING_RATE)
     with ClusterEnv("CartPole-v1", NUM_ENVS, 2, wrappers=[WithoutVelocities]) as envs:
         envs.reset(seed=1)
-        train(module, envs, policy)
-        returns = envs.evaluate(policy, NUM_ENVS, seed=1000).returns
+        for _ in range(NUM_UPDATES):
+            learn(module, optimizer, envs.rollout(policy, NUM_STEPS))
+        returns = envs.evaluate(policy, 64, deterministic=False).returns
     assert returns.mean() > CLEARLY_REMEMBERS

@@ -5,7 +5,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import SyncVectorEnv
 
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, RemoteError
 from tests.equality import assert_same
 from tests.zoo import SpaceEnv
 
@@ -46,3 +46,35 @@ def test_actions_of_a_space_with_one_leaf_keep_their_structure(space):
 def test_a_seed_may_be_of_any_size(seed):
     # Gymnasium takes any non-negative seed, and numpy's own entropy has 128 bits.
     assert_twins(factories(Box(0.0, 1.0, (2,)), Discrete(2)), seed)
+
+
+class Unspeakable:
+    """Something in an exception that cannot even be printed."""
+
+    def __repr__(self):
+        raise RuntimeError("no words")
+
+
+class Raising(SpaceEnv):
+    """Raises what it was given."""
+
+    def __init__(self, error):
+        super().__init__(Discrete(2), info_kinds=())
+        self.error = error
+
+    def step(self, action):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("no file caf\udce9"), ValueError(Unspeakable())],
+    ids=["text that is no UTF-8", "no text at all"],
+)
+def test_an_exception_that_cannot_be_told_does_not_cost_the_worker(error):
+    makers = [lambda: Raising(error)]
+    with ClusterEnv(makers, launcher="in-process", max_restarts_per_minute=0) as envs:
+        envs.reset()
+        with pytest.raises((ValueError, RemoteError)):
+            envs.step([0])
+        envs.reset()

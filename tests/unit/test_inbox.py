@@ -9,6 +9,7 @@ from clusterenv.errors import ProtocolError
 from clusterenv.head.inbox import Inbox
 from clusterenv.wire import bell
 from clusterenv.wire.codec import encode
+from clusterenv.wire.frame_buffer import FrameWriter
 from clusterenv.wire.messages import Returned, Stepped
 from clusterenv.wire.shared_memory import Mailbox
 
@@ -29,6 +30,13 @@ def mailbox():
     os.close(fd)
 
 
+@pytest.fixture
+def frames_fd():
+    fd = os.memfd_create("test")
+    yield fd
+    os.close(fd)
+
+
 def test_a_new_inbox_is_empty(inbox):
     assert inbox.is_empty()
     assert list(inbox.take()) == []
@@ -41,15 +49,24 @@ def test_what_another_thread_puts_is_taken_in_order(inbox):
     assert inbox.is_empty()
 
 
-def test_what_a_worker_pushes_is_taken_in_order(inbox, mailbox):
-    inbox.watch("a", mailbox)
+def test_what_a_worker_pushes_is_taken_in_order(inbox, mailbox, frames_fd):
+    inbox.watch("a", mailbox, frames_fd)
     for request in range(3):
         mailbox.to_head.push(encode(Stepped(request)))
     assert [message.request for _, message, _ in inbox.take()] == [0, 1, 2]
 
 
-def test_a_mailbox_that_was_forgotten_is_not_looked_into(inbox, mailbox):
-    inbox.watch("a", mailbox)
+def test_frames_in_shared_memory_come_with_their_message(inbox, mailbox, frames_fd):
+    inbox.watch("a", mailbox, frames_fd)
+    writer = FrameWriter(frames_fd, mailbox.frames_released)
+    mailbox.to_head.push(encode(writer.write(encode(Stepped(1)), [b"one", b"two"])))
+    ((worker, message, frames),) = inbox.take()
+    assert (worker, message) == ("a", Stepped(1))
+    assert [bytes(frame) for frame in frames] == [b"one", b"two"]
+
+
+def test_a_mailbox_that_was_forgotten_is_not_looked_into(inbox, mailbox, frames_fd):
+    inbox.watch("a", mailbox, frames_fd)
     inbox.forget("a")
     mailbox.to_head.push(encode(Stepped(1)))
     assert inbox.is_empty()
@@ -75,8 +92,8 @@ def test_another_thread_ends_the_waiting(inbox):
     thread.join()
 
 
-def test_a_worker_ends_the_waiting_by_the_bell(inbox, mailbox):
-    inbox.watch("a", mailbox)
+def test_a_worker_ends_the_waiting_by_the_bell(inbox, mailbox, frames_fd):
+    inbox.watch("a", mailbox, frames_fd)
 
     def answer():
         mailbox.to_head.push(encode(Stepped(1)))
@@ -95,9 +112,9 @@ def test_a_ring_without_a_message_does_not_end_the_waiting(inbox):
     assert inbox.is_empty()
 
 
-def test_what_is_no_message_arrives_as_the_error_of_its_worker(inbox, mailbox):
+def test_what_is_no_message_arrives_as_the_error_of_its_worker(inbox, mailbox, frames_fd):
     # As from the I/O thread, so that the worker is lost, and not the user's call.
-    inbox.watch("a", mailbox)
+    inbox.watch("a", mailbox, frames_fd)
     mailbox.to_head.push(b"no message")
     mailbox.to_head.push(encode(Returned(2, b"")))
     (first, error, _), (second, message, _) = inbox.take()

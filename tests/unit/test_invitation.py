@@ -14,7 +14,8 @@ ALONE = Invitation(
     lease_s=30.0,
     step_timeout_s=0.5,
 )
-SHARED = msgspec.structs.replace(ALONE, shared=SharedDescriptors(3, 4, 5, 6))
+DESCRIPTORS = {name: 3 + index for index, name in enumerate(SharedDescriptors.__struct_fields__)}
+SHARED = msgspec.structs.replace(ALONE, shared=SharedDescriptors(**DESCRIPTORS))
 both = pytest.mark.parametrize("invitation", [ALONE, SHARED], ids=["remote", "shares memory"])
 
 

@@ -42,10 +42,11 @@ def test_splitting_slots_keeps_them_and_their_owners(crew, data):
     num_envs, _ = crew
     roster = Roster(*crew, 3)
     slots = sorted(data.draw(st.sets(st.integers(0, num_envs - 1))))
-    groups = roster.split_by_member(slots)
-    assert [slot for _, group in groups for slot in group] == slots
-    assert all(set(group) <= set(member.slots) for member, group in groups)
-    assert len({member.index for member, _ in groups}) == len(groups)
+    groups = list(roster.split_by_member(slots))
+    assert [slot for _, group, _ in groups for slot in group] == slots
+    assert all(set(group) <= set(member.slots) for member, group, _ in groups)
+    assert all(tuple(slots[part]) == group for _, group, part in groups)
+    assert len({member.index for member, _, _ in groups}) == len(groups)
 
 
 def test_a_worker_is_found_by_name():

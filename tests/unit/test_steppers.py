@@ -126,7 +126,7 @@ def test_stepping_an_episode_that_is_over_is_an_error_where_autoreset_is_disable
     with pytest.raises(UserCodeError) as caught:
         bench.step(np.zeros(NUM_ENVS, int))
     assert isinstance(caught.value.__cause__, AssertionError)
-    assert "slots [0, 1, 2] are over" in str(caught.value.__cause__)
+    assert "the episode of slot 0 is over" in str(caught.value.__cause__)
 
 
 @every_mode

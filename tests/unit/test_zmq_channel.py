@@ -10,6 +10,7 @@ from zmq.utils.monitor import recv_monitor_message
 from clusterenv.errors import ProtocolError
 from clusterenv.head.inbox import Inbox
 from clusterenv.head.io_thread import IoThread
+from clusterenv.ledger import Ledger
 from clusterenv.wire.messages import Close, Hello, Stepped
 from clusterenv.wire.zmq_channel import HeadSocket, WorkerSocket
 
@@ -23,7 +24,8 @@ class Head:
     def __init__(self):
         self.inbox = Inbox()
         self.socket = HeadSocket("127.0.0.1", lease_s=30.0, max_message_bytes=_MAX_MESSAGE_BYTES)
-        self.io = IoThread(self.socket, self.inbox, lambda worker, message: None)
+        self.ledger = Ledger()
+        self.io = IoThread(self.socket, self.inbox, lambda worker, message: None, self.ledger)
         self.io.start()
         self.workers = []
 
@@ -156,8 +158,8 @@ def test_bytes_are_counted_by_kind(head):
     worker.send(Stepped(1), [b"x" * 1000])
     worker.send(Hello(1, {}, "host", 7))
     head.heard(2)
-    assert 1000 < head.io.bytes_by_kind["Stepped"] < 1100
-    assert 0 < head.io.bytes_by_kind["Hello"] < 100
+    assert 1000 < head.ledger.bytes_by_kind["Stepped"] < 1100
+    assert 0 < head.ledger.bytes_by_kind["Hello"] < 100
 
 
 def test_waiting_in_vain_ends(head):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from clusterenv.launchers.base import Order, Status
 
@@ -30,7 +30,7 @@ _LOG_TAIL_BYTES = 8_000
 @dataclass
 class _Child:
     process: subprocess.Popen[bytes]
-    log: Path
+    log: IO[bytes]
 
 
 class LocalLauncher:
@@ -40,8 +40,8 @@ class LocalLauncher:
     the head is gone and the worker ends.
 
     Args:
-        log_dir: Where each worker's output goes (``worker-0.0.log`` …). By default a temporary
-            directory that is removed when the run ends.
+        log_dir: Where each worker's output goes (``worker-0.0.log`` …). By default it goes to
+            files without a name, of which errors show the end.
         environment: Environment variables for the workers, on top of this process's own.
     """
 
@@ -53,38 +53,40 @@ class LocalLauncher:
     def __init__(
         self, log_dir: str | Path | None = None, environment: dict[str, str] | None = None
     ) -> None:
-        self._keep_logs = log_dir is not None
         self._log_dir = Path(log_dir) if log_dir is not None else None
         self._environment = environment or {}
         self._children: dict[str, _Child] = {}
 
     def start(self, orders: Sequence[Order]) -> None:
         """Start these workers; do not wait for them."""
-        if self._log_dir is None:
-            self._log_dir = Path(tempfile.mkdtemp(prefix="clusterenv-"))
-        self._log_dir.mkdir(parents=True, exist_ok=True)
         for order in orders:
-            self._children[order.worker] = self._spawn(order, self._log_dir)
+            self._children[order.worker] = self._spawn(order)
 
-    def _spawn(self, order: Order, log_dir: Path) -> _Child:
-        log = log_dir / f"{order.worker}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "clusterenv", "worker"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=order.inherit_fds,
-                env=self._worker_environment(),
-                # Ctrl-C in the terminal is for the head, which then ends its workers in order.
-                start_new_session=True,
-            )
+    def _spawn(self, order: Order) -> _Child:
+        log = self._open_log(order.worker)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "clusterenv", "worker"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=order.inherit_fds,
+            env=self._worker_environment(),
+            # Ctrl-C in the terminal is for the head, which then ends its workers in order.
+            start_new_session=True,
+        )
         assert process.stdin is not None
         # A worker that is already gone shows in status().
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(order.invitation + b"\n")
             process.stdin.flush()
         return _Child(process, log)
+
+    def _open_log(self, worker: str) -> IO[bytes]:
+        if self._log_dir is None:
+            # Without a name nothing can be left behind, not even after `kill -9` of the head.
+            return tempfile.TemporaryFile()
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        return (self._log_dir / f"{worker}.log").open("w+b")
 
     def _worker_environment(self) -> dict[str, str]:
         # The worker must find this very package, however the head came by it.
@@ -99,11 +101,12 @@ class LocalLauncher:
     def logs(self, worker: str) -> str:
         """The end of what the worker printed."""
         child = self._children.get(worker)
-        if child is None or not child.log.exists():
+        if child is None:
             return ""
-        with child.log.open("rb") as file:
-            file.seek(max(0, child.log.stat().st_size - _LOG_TAIL_BYTES))
-            return file.read().decode(errors="replace")
+        # The worker writes through the same file description: read without moving its position.
+        size = os.fstat(child.log.fileno()).st_size
+        start = max(0, size - _LOG_TAIL_BYTES)
+        return os.pread(child.log.fileno(), _LOG_TAIL_BYTES, start).decode(errors="replace")
 
     def stop(self, workers: Sequence[str], grace_s: float = 0.0) -> None:
         """End these workers, forget them; let them end by themselves for ``grace_s`` first."""
@@ -113,15 +116,9 @@ class LocalLauncher:
             _wait(child.process, deadline - time.monotonic())
         for child in children:
             _kill(child.process)
+            child.log.close()
         for worker in workers:
             self._children.pop(worker, None)
-        if not self._children:
-            self._remove_logs()
-
-    def _remove_logs(self) -> None:
-        if self._log_dir is not None and not self._keep_logs:
-            shutil.rmtree(self._log_dir, ignore_errors=True)
-            self._log_dir = None
 
 
 def _status(code: int | None) -> Status:

@@ -1,0 +1,189 @@
+"""Whole episodes in envs of their own: the right numbers, and training does not notice."""
+
+import numpy as np
+import pytest
+
+from clusterenv import EveryNth
+from tests.contract.policies import change, distribution_of, numpy_policy
+from tests.contract.replay import Lives, assert_same_fragment
+from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.worlds import ENVS
+
+NUM_ENVS = 5
+SEED = 900
+NAMES = ["short CartPole", "Pendulum", "dict observations", "several discrete actions"]
+
+
+def play(make, weights, seed, episodes):
+    """(return, length) of so many episodes of one env, played by hand with the likeliest action."""
+    env = make()
+    observation, _ = env.reset(seed=seed)
+    played = []
+    while len(played) < episodes:
+        rewards, ended = [], False
+        while not ended:
+            distribution = distribution_of(env.action_space, weights, batch_of_one(observation))
+            observation, reward, terminated, truncated, _ = env.step(distribution.mode()[0])
+            rewards.append(float(reward))
+            ended = terminated or truncated
+        played.append((sum(rewards), len(rewards)))
+        observation, _ = env.reset()
+    return played
+
+
+def batch_of_one(observation):
+    if isinstance(observation, dict):
+        return {key: batch_of_one(value) for key, value in observation.items()}
+    if isinstance(observation, tuple):
+        return tuple(batch_of_one(value) for value in observation)
+    return np.asarray(observation)[None]
+
+
+def expected_of(make, weights, seed, episodes):
+    """By slot, each with its share."""
+    rows = []
+    for slot in range(NUM_ENVS):
+        share = len(range(slot, episodes, NUM_ENVS))
+        rows += [(slot, *episode) for episode in play(make, weights, seed + slot, share)]
+    return rows
+
+
+def rows_of(episodes):
+    return list(zip(episodes.slots, episodes.returns, episodes.lengths, strict=True))
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def live(request):
+    """Short CartPoles on two workers."""
+    with cluster_env(request.param, ENVS["short CartPole"], NUM_ENVS, 2) as envs:
+        yield envs
+
+
+@pytest.fixture
+def envs(live):
+    """`live` in the middle of training."""
+    live.reset(seed=SEED)
+    live.rollout(numpy_policy(live), 3)
+    return live
+
+
+def cases():
+    for number, name in enumerate(NAMES):
+        yield name, list(TRANSPORTS)[number % 3], number % 3 + 1
+
+
+@pytest.mark.parametrize(("name", "transport", "workers"), list(cases()))
+def test_returns_and_lengths_are_those_of_single_envs(name, transport, workers):
+    with cluster_env(transport, ENVS[name], NUM_ENVS, workers) as envs:
+        # A policy under which CartPole falls, after 8 to 10 steps.
+        policy = numpy_policy(envs, seed=3)
+        envs.rollout(policy, 1)
+        episodes = envs.evaluate(policy, 13, seed=3)
+    expected = expected_of(ENVS[name], policy.weights(), 3, 13)
+    assert [row[::2] for row in rows_of(episodes)] == [row[::2] for row in expected]
+    assert episodes.returns == pytest.approx([row[1] for row in expected])
+
+
+# A worker that waits for ever is given up after this time, and not replaced.
+PATIENCE = {"step_timeout_s": 5.0, "max_restarts_per_minute": 0}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_evaluation_may_come_before_anything_else(transport):
+    make = ENVS["several discrete actions"]
+    with cluster_env(transport, make, NUM_ENVS, 2, **PATIENCE) as envs:
+        policy = numpy_policy(envs)
+        episodes = envs.evaluate(policy, 7)
+    assert rows_of(episodes) == expected_of(make, policy.weights(), 0, 7)
+
+
+@pytest.mark.parametrize("number", [1, 4, 5, 6, 23])
+def test_there_are_exactly_as_many_episodes_as_asked_for(envs, number):
+    episodes = envs.evaluate(numpy_policy(envs), number)
+    assert episodes.slots.shape == episodes.returns.shape == episodes.lengths.shape == (number,)
+    shares = [np.count_nonzero(episodes.slots == slot) for slot in range(NUM_ENVS)]
+    assert max(shares) - min(shares) <= 1
+
+
+@pytest.mark.parametrize("number", [0, -3])
+def test_fewer_than_one_episode_is_an_error(envs, number):
+    with pytest.raises(ValueError, match=f"episodes={number} must be at least 1"):
+        envs.evaluate(numpy_policy(envs), number)
+
+
+def test_training_goes_on_as_if_nothing_had_happened(live):
+    rollouts = []
+    for evaluates in (False, True):
+        policy = numpy_policy(live)
+        live.reset(seed=SEED)
+        run = []
+        for seed in range(4):
+            change(policy, seed)
+            run.append(live.rollout(policy, 11))
+            if evaluates:
+                live.evaluate(policy, 6, deterministic=bool(seed % 2))
+        rollouts.append(run)
+    for rollout, undisturbed in zip(rollouts[1], rollouts[0], strict=True):
+        rollout.versions[...] -= rollout.versions[0, 0] - undisturbed.versions[0, 0]
+        assert_same_fragment(rollout, undisturbed)
+
+
+def test_evaluating_another_policy_does_not_disturb_training(live):
+    lives = Lives(ENVS["short CartPole"], NUM_ENVS, SEED)
+    policy, other = numpy_policy(live, seed=1), numpy_policy(live, seed=2)
+    live.reset(seed=SEED)
+    for _ in range(3):
+        lives.assert_lived(live.rollout(policy, 9))
+        live.evaluate(other, 5)
+
+
+def test_the_weights_are_the_newest_even_where_training_lags():
+    make = ENVS["short CartPole"]
+    with cluster_env("in-process", make, NUM_ENVS, 2, sync=EveryNth(3)) as envs:
+        policy = numpy_policy(envs)
+        assert (envs.rollout(policy, 4).versions == 1).all()
+        change(policy, seed=3)
+        episodes = envs.evaluate(policy, 6)
+        assert rows_of(episodes) == expected_of(make, policy.weights(), 0, 6)
+        assert (envs.rollout(policy, 4).versions == 1).all()
+
+
+def test_the_same_seed_plays_the_same_episodes_and_another_one_others(envs):
+    policy = numpy_policy(envs, seed=3)
+    for deterministic in (True, False):
+        first, again, other = (
+            rows_of(envs.evaluate(policy, 10, deterministic=deterministic, seed=seed))
+            for seed in (1, 1, 2)
+        )
+        assert first == again
+        assert first != other
+
+
+def test_sampled_actions_are_drawn_and_not_the_likeliest(envs):
+    """Zero weights: the likeliest action is always 0, which CartPole survives for 8 to 11 steps."""
+    policy = numpy_policy(envs)
+    for array in policy.weights().values():
+        array[...] = 0.0
+    likeliest = envs.evaluate(policy, 20).lengths
+    sampled = envs.evaluate(policy, 20, deterministic=False).lengths
+    assert likeliest.max() <= 11
+    assert sampled.max() == 12
+
+
+def test_sampled_episodes_do_not_depend_on_the_number_of_workers():
+    played = []
+    for workers in (1, 3):
+        with cluster_env("in-process", ENVS["Pendulum"], NUM_ENVS, workers) as envs:
+            policy = numpy_policy(envs)
+            envs.rollout(policy, 1)
+            played.append(rows_of(envs.evaluate(policy, 8, deterministic=False, seed=4)))
+    assert played[0] == played[1]
+
+
+def test_evaluation_needs_no_reset():
+    with cluster_env("in-process", ENVS["short CartPole"], 2, 1) as envs:
+        policy = numpy_policy(envs)
+        envs.rollout(policy, 1)
+        first = rows_of(envs.evaluate(policy, 4, seed=8))
+        envs.reset(seed=1)
+        assert rows_of(envs.evaluate(policy, 4, seed=8)) == first

@@ -1,0 +1,221 @@
+"""A worker that is killed while policies act: every row is real, and says who acted."""
+
+import os
+import signal
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+
+from clusterenv.errors import WorkerLostError
+from clusterenv.head.roster import restart_seed
+from tests.contract.policies import change, distribution_of, numpy_policy
+from tests.contract.replay import Life, Lives
+from tests.contract.transports import cluster_env
+from tests.contract.worlds import Count
+from tests.integration.envs import Troubled, Walk
+from tests.integration.polling import eventually, kill, within
+from tests.integration.troubles import Gate
+
+PROCESSES = ["shared_memory", "tcp"]
+NUM_ENVS = 5
+LOST = (3, 4)  # the slots of the second worker
+SEED = 33
+LENGTH = 4
+
+
+class Hit:
+    """Walks of which slot 4 halts in its `at`-th step, until its worker has been killed."""
+
+    def __init__(self, transport, folder, at):
+        self._gate, self._sign = folder / "gate", folder / "sign"
+        halting = partial(
+            Troubled, Gate(str(self._gate)), "step", at, str(self._sign), length=LENGTH
+        )
+        makers = [*[partial(Walk, LENGTH)] * 4, halting]
+        self.envs = cluster_env(transport, makers, num_workers=2)
+        self._thread = threading.Thread(target=self._strike, daemon=True)
+
+    def __enter__(self):
+        self.envs.reset(seed=SEED)
+        self._pid = self.envs.call("pid")[4]
+        self._thread.start()
+        return self.envs
+
+    def _strike(self):
+        if eventually(self._sign.exists):
+            kill(self._pid)
+        self._gate.touch()
+
+    def __exit__(self, *exception):
+        self._gate.touch()
+        self.envs.close(terminate=True)
+        self._thread.join()
+
+
+def lives_of_walks():
+    return Lives(partial(Walk, LENGTH), NUM_ENVS, SEED)
+
+
+def start_over(lives, incarnation=1):
+    """The lost slots go on in a replacement's envs."""
+    for slot in LOST:
+        env = type(lives.by_slot[slot].env)(LENGTH)
+        lives.by_slot[slot] = Life(env, restart_seed(SEED, slot, incarnation))
+
+
+def assert_log_probs(envs, weights, fragment):
+    """Fail unless each column's log-probs are those of the version that it names."""
+    for column, version in enumerate(fragment.versions[0]):
+        found = distribution_of(
+            envs.single_action_space, weights[version], fragment.observations[:-1, column]
+        )
+        expected = found.log_prob(fragment.actions[:, column])
+        assert np.allclose(fragment.outputs["log_prob"][:, column], expected)
+
+
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_a_rollout_is_collected_again_for_the_slots_of_a_killed_worker(transport, tmp_path):
+    with Hit(transport, tmp_path, at=13) as envs:
+        policy, lives, weights = numpy_policy(envs), lives_of_walks(), {}
+        for number in range(4):
+            weights[number + 1] = change(policy, seed=number)
+            rollout = envs.rollout(policy, 9)
+            assert (rollout.versions == number + 1).all()
+            if envs._head.roster.members[1].incarnation == 1 and number == 1:
+                start_over(lives)
+            lives.assert_lived(rollout)
+            assert_log_probs(envs, weights, rollout)
+        assert envs._head.roster.members[1].incarnation == 1
+
+
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_a_stream_goes_on_when_a_worker_is_killed(transport, tmp_path):
+    with Hit(transport, tmp_path, at=13) as envs:
+        policy, lives, weights = numpy_policy(envs), lives_of_walks(), {}
+        weights[1] = {name: array.copy() for name, array in policy.weights().items()}
+        envs.publish(policy)
+        stream, seen = envs.stream(9), []
+        while seen.count(LOST) < 4:
+            fragment = next(stream)
+            seen.append(tuple(fragment.slots.tolist()))
+            # The first nine steps were delivered before the thirteenth.
+            if seen.count(LOST) == 2 and seen[-1] == LOST:
+                start_over(lives)
+            lives.assert_lived(fragment)
+            assert_log_probs(envs, weights, fragment)
+        stream.close()
+        lives_again = lives_of_walks()
+        envs.reset(seed=SEED)
+        lives_again.assert_lived(envs.rollout(policy, 9))
+
+
+@pytest.fixture(params=PROCESSES)
+def envs(request):
+    with cluster_env(request.param, Count, NUM_ENVS, 2) as envs:
+        envs.reset(seed=SEED)
+        yield envs
+
+
+def assert_real(fragment):
+    ages = fragment.observations[:-1, :, 1]
+    assert np.array_equal(fragment.next_observations[..., 1], ages + 1)
+    assert np.array_equal(fragment.rewards, ages + 1)
+    assert (fragment.episodes.lengths <= 5).all()
+
+
+def has_been_replaced(envs):
+    return envs._head.roster.members[1].incarnation > 0
+
+
+def test_a_worker_that_dies_between_rollouts_is_replaced(envs):
+    policy, lives = numpy_policy(envs), Lives(Count, NUM_ENVS, SEED)
+    lives.assert_lived(envs.rollout(policy, 7))
+    kill(envs.call("pid")[4])
+    rollout = envs.rollout(policy, 7)
+    for slot in LOST:
+        lives.by_slot[slot] = Life(Count(), restart_seed(SEED, slot, 1))
+    lives.assert_lived(rollout)
+    lives.assert_lived(envs.rollout(policy, 7))
+
+
+@pytest.mark.parametrize("call", [lambda e, p: e.evaluate(p, 5), lambda e, p: e.call("pid")])
+def test_a_loss_that_another_call_reports_does_not_break_the_next_rollout(envs, call):
+    policy = numpy_policy(envs)
+    envs.rollout(policy, 7)
+    kill(envs.call("pid")[4])
+    with pytest.raises(WorkerLostError, match="call it again"):
+        call(envs, policy)
+    for _ in range(2):
+        assert_real(envs.rollout(policy, 7))
+
+
+def test_a_stream_that_is_left_while_a_replacement_joins_does_not_break_the_next_rollout(envs):
+    policy = numpy_policy(envs)
+    envs.publish(policy)
+    pid = envs.call("pid")[4]
+    for number, fragment in enumerate(envs.stream(7)):
+        assert_real(fragment)
+        if number == 3:
+            kill(pid)
+        if has_been_replaced(envs):
+            break
+    for _ in range(2):
+        assert_real(envs.rollout(policy, 7))
+
+
+def test_publishing_while_a_replacement_joins_does_not_break_the_stream(envs):
+    policy = numpy_policy(envs)
+    envs.publish(policy)
+    pid, after = envs.call("pid")[4], 0
+    for number, fragment in enumerate(envs.stream(7)):
+        assert_real(fragment)
+        change(policy, seed=number)
+        envs.publish(policy)
+        if number == 3:
+            kill(pid)
+        after += has_been_replaced(envs) and fragment.slots[0] == LOST[0]
+        if after == 4:
+            break
+    assert_real(envs.rollout(policy, 7))
+
+
+def test_a_step_with_a_policy_reports_the_loss_and_goes_on(envs):
+    policy = numpy_policy(envs)
+    for _ in range(3):
+        envs.step(policy)
+    kill(envs.call("pid")[4])
+    _, rewards, _, truncated, infos = envs.step(policy)
+    assert truncated.tolist() == infos["env_lost"].tolist() == [False] * 3 + [True] * 2
+    assert rewards.tolist() == [4.0] * 3 + [0.0] * 2
+    assert infos["action"].shape == infos["log_prob"].shape == (NUM_ENVS,)
+    observations, *_ = envs.step(policy)
+    assert observations[:, 1].tolist() == [5.0] * 3 + [0.0] * 2
+
+
+@pytest.mark.parametrize("is_streaming", [False, True])
+def test_publishing_never_waits_for_a_worker_that_stands_still(envs, is_streaming):
+    policy = numpy_policy(envs)
+    first = envs.publish(policy)
+    pid = envs.call("pid")[4]
+    stream = envs.stream(7)
+    if is_streaming:
+        next(stream)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for number in range(100):
+            change(policy, seed=number + 1)
+            assert within(20.0, partial(envs.publish, policy)) == first + number + 1
+        if is_streaming:
+            others = [next(stream) for _ in range(10)]
+            assert all(fragment.slots[0] == 0 for fragment in others[4:])
+            assert (others[-1].versions == first + 100).all()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    while is_streaming and next(stream).slots[0] == 0:
+        pass
+    stream.close()
+    if is_streaming:
+        rollout = envs.rollout(policy, 7)
+        assert (rollout.versions == first + 100).all()
