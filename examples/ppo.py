@@ -38,6 +38,8 @@ class Args:
     """steps of each environment per rollout"""
     total_steps: int = 1_000_000
     """environment steps in all"""
+    target_return: float = float("inf")
+    """stop earlier, once the last 100 episodes reach this mean return"""
     learning_rate: float = 5e-4
     """of Adam"""
     anneal_lr: bool = True
@@ -210,7 +212,7 @@ def train(args: Args, envs: ClusterEnv, progress: Progress) -> Agent:
     agent = Agent(envs, args.hidden)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
     envs.reset(seed=args.seed)
-    while progress.step < args.total_steps:
+    while progress.step < args.total_steps and not progress.has_reached(args.target_return):
         version = envs.publish(agent)
         rollout = envs.rollout(agent, args.num_steps)
         progress.collected(rollout, version)

@@ -69,6 +69,10 @@ class Progress:
         """Of the last 100 episodes; NaN before the first has ended."""
         return float(np.mean(self._recent)) if self._recent else float("nan")
 
+    def has_reached(self, target_return: float) -> bool:
+        """Whether the last 100 episodes have this mean return."""
+        return len(self._recent) == _RECENT_EPISODES and self.mean_return >= target_return
+
     def collected(self, fragment: Fragment, newest: int) -> None:
         """A fragment or rollout has come, while ``newest`` was the newest version."""
         episodes = zip(fragment.episodes.returns, fragment.episodes.lengths, strict=True)

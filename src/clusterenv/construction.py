@@ -6,7 +6,7 @@ import copy
 import difflib
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gymnasium
@@ -50,7 +50,7 @@ def choose_backend(
         return env, num_envs or 1, None
     if callable(env):
         return _from_callables([env] * (num_envs or 1), wrappers)
-    factories = list(env)
+    factories: list[Any] = list(env) if isinstance(env, Iterable) else [env]
     if num_envs not in (None, len(factories)):
         raise ValueError(f"num_envs={num_envs}, but {len(factories)} callables were given")
     return _from_callables(factories, wrappers)

@@ -202,7 +202,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def _take_seed(self, seed: Seed) -> list[int | None]:
         seeds = seed_by_slot(seed, self.num_envs)
         if seeds[0] is not None:
-            self._run_seed = abs(seeds[0])
+            self._run_seed = abs(seeds[0]) % 2**63
         return seeds
 
     # Step.

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from contextlib import closing, contextmanager
 from functools import partial
 
 import numpy as np
@@ -194,28 +195,44 @@ def test_a_step_with_a_policy_reports_the_loss_and_goes_on(envs):
     assert observations[:, 1].tolist() == [5.0] * 3 + [0.0] * 2
 
 
-@pytest.mark.parametrize("is_streaming", [False, True])
-def test_publishing_never_waits_for_a_worker_that_stands_still(envs, is_streaming):
-    policy = numpy_policy(envs)
-    first = envs.publish(policy)
-    pid = envs.call("pid")[4]
-    stream = envs.stream(7)
-    if is_streaming:
-        next(stream)
+def publish_often(envs, policy):
+    """Other weights a hundred times, none of which may take long; returns the last version."""
+    for number in range(100):
+        change(policy, seed=number + 1)
+        version = within(20.0, partial(envs.publish, policy))
+    return version
+
+
+@contextmanager
+def standing_still(pid):
     os.kill(pid, signal.SIGSTOP)
     try:
-        for number in range(100):
-            change(policy, seed=number + 1)
-            assert within(20.0, partial(envs.publish, policy)) == first + number + 1
-        if is_streaming:
-            others = [next(stream) for _ in range(10)]
-            assert all(fragment.slots[0] == 0 for fragment in others[4:])
-            assert (others[-1].versions == first + 100).all()
+        yield
     finally:
         os.kill(pid, signal.SIGCONT)
-    while is_streaming and next(stream).slots[0] == 0:
-        pass
-    stream.close()
-    if is_streaming:
-        rollout = envs.rollout(policy, 7)
-        assert (rollout.versions == first + 100).all()
+
+
+def test_publishing_never_waits_for_a_worker_that_stands_still(envs):
+    policy = numpy_policy(envs)
+    first = envs.publish(policy)
+    with standing_still(envs.call("pid")[4]):
+        assert publish_often(envs, policy) == first + 100
+    assert (envs.rollout(policy, 7).versions == first + 100).all()
+
+
+def test_a_stream_goes_on_around_a_worker_that_stands_still(envs):
+    policy = numpy_policy(envs)
+    envs.publish(policy)
+    pid = envs.call("pid")[4]
+    with closing(envs.stream(7)) as stream:
+        next(stream)
+        with standing_still(pid):
+            newest = publish_often(envs, policy)
+            seen = [next(stream) for _ in range(12)]
+            going = [fragment for fragment in seen if fragment.slots[0] == 0]
+            # What the other one had under way may still arrive.
+            assert len(going) >= 10
+            assert (going[-1].versions == newest).all()
+        while next(stream).slots[0] == 0:
+            pass
+    assert (envs.rollout(policy, 7).versions == newest).all()

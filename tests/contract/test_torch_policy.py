@@ -202,6 +202,24 @@ class Uniform(nn.Module):
         return torch.distributions.Categorical(logits=torch.zeros(len(observations), 2))
 
 
+class Normalised(Net):
+    """Follows its observations' mean while it trains, as many learners have it."""
+
+    def features(self, observations):
+        if self.training:
+            self.mean += 0.1 * (observations.mean(0) - self.mean)
+        return super().features(observations)
+
+
+def test_a_copy_on_a_worker_does_not_train(cartpoles):
+    """Its weights would no longer be those of the version that it names."""
+    module = Normalised(4, 2, modules.categorical)
+    rollouts = [cartpoles.rollout(module, 6) for _ in range(2)]
+    module.eval()
+    for rollout in rollouts:
+        assert_acted(module, rollout)
+
+
 def test_the_same_module_passed_again_is_no_new_version(cartpoles):
     module = net("categorical")
     first = cartpoles.rollout(module, 3)

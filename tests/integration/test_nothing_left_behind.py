@@ -87,13 +87,14 @@ class CollectingLauncher(LocalLauncher):
 
 
 def test_dropped_envs_may_be_collected_by_a_thread_of_their_own(watched, clean):
+    threads = threading.active_count()
     envs = running(watched, launcher=CollectingLauncher(environment=watched.environment))
     gc.disable()
     try:
         envs.myself = envs
         del envs
         assert eventually(lambda: watched.processes() == [])
-        assert eventually(lambda: not any("clusterenv" in t.name for t in threading.enumerate()))
+        assert eventually(lambda: threading.active_count() == threads)
     finally:
         gc.enable()
     clean()

@@ -81,6 +81,20 @@ def test_a_warning_that_is_an_error_at_the_head_leaves_the_run_usable(transport)
         assert_same(envs.step(ACTIONS), oracle.step(ACTIONS))
 
 
+@pytest.mark.parametrize("trouble", [troubles.warn_user, troubles.warn_and_raise])
+def test_warnings_that_are_errors_on_all_workers_leave_the_run_usable(trouble):
+    makers = walks(1, 0, trouble=trouble, at=1) * 2
+    oracle = oracle_of(2)
+    with cluster(makers) as envs:
+        envs.reset(seed=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(UserWarning, match="slippery"):
+                envs.step(actions_for(2))
+            assert_same(envs.reset(seed=1), oracle.reset(seed=1))
+            assert_same(envs.step(actions_for(2)), oracle.step(actions_for(2)))
+
+
 @pytest.mark.parametrize(
     ("trouble", "text"),
     [(troubles.print_a_line, "a step was made"), (troubles.log_a_line, "a step was logged")],

@@ -14,6 +14,7 @@ HIDDEN = 64
 NUM_ENVS, NUM_STEPS, NUM_UPDATES = 256, 32, 30
 EPOCHS, MINIBATCHES = 6, 4
 GAMMA, GAE_LAMBDA, CLIP, LEARNING_RATE = 0.98, 0.95, 0.2, 5e-3
+VALUE_SCALE = 20.0
 # The same network without its memory stays below 60 here; 500 is the most there is.
 CLEARLY_REMEMBERS = 100
 
@@ -37,10 +38,11 @@ class Recurrent(nn.Module):
 
     def forward(self, observations, state):
         hidden = self.cell(observations, state["hidden"])
-        return self.judge(hidden), self.critic(hidden), {"hidden": hidden}
+        return *self.judge(hidden), {"hidden": hidden}
 
     def judge(self, hidden):
-        return Categorical(logits=self.actor(hidden), validate_args=False)
+        distribution = Categorical(logits=self.actor(hidden), validate_args=False)
+        return distribution, VALUE_SCALE * self.critic(hidden).squeeze(-1)
 
     def unroll(self, observations, hidden, ended):
         """Distributions and values along [T, n], with the state as it was on the worker."""
@@ -49,8 +51,7 @@ class Recurrent(nn.Module):
             hidden = self.cell(observations[t], hidden)
             states.append(hidden)
             hidden = hidden * ~ended[t, :, None]
-        states = torch.stack(states)
-        return self.judge(states), self.critic(states).squeeze(-1)
+        return self.judge(torch.stack(states))
 
 
 def learn(module, optimizer, rollout):
@@ -76,8 +77,8 @@ def learn(module, optimizer, rollout):
             ratio = (distribution.log_prob(actions[:, columns]) - old_log_probs[:, columns]).exp()
             gain = advantages[:, columns]
             surrogate = torch.min(ratio * gain, ratio.clamp(1 - CLIP, 1 + CLIP) * gain).mean()
-            value_loss = (values - returns[:, columns]).square().mean()
-            loss = 0.02 * value_loss - surrogate
+            value_loss = ((values - returns[:, columns]) / VALUE_SCALE).square().mean()
+            loss = 0.5 * value_loss - surrogate
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(module.parameters(), 0.5)
@@ -92,7 +93,8 @@ def test_a_recurrent_policy_learns_cartpole_without_velocities():
     optimizer = torch.optim.Adam(module.parameters(), lr=LEARNING_RATE)
     with ClusterEnv("CartPole-v1", NUM_ENVS, 2, wrappers=[WithoutVelocities]) as envs:
         envs.reset(seed=1)
-        for _ in range(NUM_UPDATES):
+        for update in range(NUM_UPDATES):
+            optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1 - update / NUM_UPDATES)
             learn(module, optimizer, envs.rollout(policy, NUM_STEPS))
         returns = envs.evaluate(policy, 64, deterministic=False).returns
     assert returns.mean() > CLEARLY_REMEMBERS

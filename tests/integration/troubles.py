@@ -170,6 +170,11 @@ def warn_by_gymnasium():
     gym.logger.warn("slippery")
 
 
+def warn_and_raise():
+    warn_user()
+    raise_value_error()
+
+
 def print_a_line():
     print("a step was made")
 

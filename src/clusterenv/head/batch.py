@@ -55,12 +55,21 @@ class Batch:
     def put_objects(self, slots: Sequence[int], columns: Sequence[Sequence[Any]]) -> None:
         """Take the values of the leaves that are no arrays."""
         places = [index for index, leaf in enumerate(self._leaves) if not leaf.is_array]
+        if not _are_lists_of(columns, len(places), len(slots)):
+            raise ProtocolError(f"a reply for {len(slots)} slots has objects of another layout")
         for place, column in zip(places, columns, strict=True):
             for slot, value in zip(slots, column, strict=True):
                 self._objects[place][slot] = value
 
     def put_infos(self, infos: Sequence[tuple[int, dict[str, Any]]]) -> None:
         """Take infos, for :meth:`take_infos` to merge."""
+        num_envs = len(self.rewards)
+        for pair in infos if isinstance(infos, list) else [None]:
+            match pair:
+                case (int(slot), dict()) if 0 <= slot < num_envs:
+                    pass
+                case _:
+                    raise ProtocolError(f"a reply has infos of another layout: {pair!r:.80}")
         self._infos.extend(infos)
 
     def mark_lost(self, slot: int) -> None:
@@ -78,7 +87,7 @@ class Batch:
         ]
         if copy:
             values = [v.copy() if isinstance(v, np.ndarray) else deepcopy(v) for v in values]
-        return join_leaves(self._space, values) if len(values) != 1 else values[0]
+        return join_leaves(self._space, values)
 
     def observations_of(self, slots: Sequence[int]) -> Any:
         """A copy of the observations of some slots (ascending)."""
@@ -113,11 +122,20 @@ class Batch:
             return infos
         merger = _InfoMerger(len(slots))
         row_of = {slot: row for row, slot in enumerate(slots)}
-        for slot, info in self._infos:
-            if slot in row_of:
-                infos = merger._add_info(infos, info, row_of[slot])
+        wanted = [(row_of[slot], info) for slot, info in self._infos if slot in row_of]
+        # Stable, and in slot order: the first value decides the dtype of its array.
+        for row, info in sorted(wanted, key=lambda pair: pair[0]):
+            infos = merger._add_info(infos, info, row)
         self._infos = [(slot, info) for slot, info in self._infos if slot not in row_of]
         return infos
+
+
+def _are_lists_of(columns: Any, count: int, length: int) -> bool:
+    return (
+        isinstance(columns, list)
+        and len(columns) == count
+        and all(isinstance(column, list) and len(column) == length for column in columns)
+    )
 
 
 class _InfoMerger(VectorEnv[Any, Any, Any]):

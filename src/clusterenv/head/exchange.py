@@ -77,7 +77,7 @@ class Exchange:
         self._crew, self._roster = crew, roster
         self._limits = crew.limits
         self._flights: dict[tuple[int, str], Flight] = {}
-        self._held_back: dict[int, list[Flight]] = {}
+        self._held_back: dict[int, list[tuple[Flight, Sequence[Buffer]]]] = {}
         self._errors: list[BaseException] = []
         self._warnings: list[tuple[str, type[Warning]]] = []
         self._last_request = 0
@@ -96,14 +96,15 @@ class Exchange:
 
     def send(self, flight: Flight, frames: Sequence[Buffer] = ()) -> None:
         """Send a request; it waits here while a replacement is still joining."""
-        member = flight.member
         flight.sent_at = time.monotonic()
-        self._flights[flight.request.request, member.worker] = flight
-        if member.joined:
-            self._crew.send(member, flight.request, frames)
+        self._flights[flight.request.request, flight.member.worker] = flight
+        self._send_or_hold_back(flight, frames)
+
+    def _send_or_hold_back(self, flight: Flight, frames: Sequence[Buffer]) -> None:
+        if flight.member.joined:
+            self._crew.send(flight.member, flight.request, frames)
         else:
-            # Only resets, which have no frames, are ever sent to a worker that is not there.
-            self._held_back.setdefault(member.index, []).append(flight)
+            self._held_back.setdefault(flight.member.index, []).append((flight, frames))
 
     def cancel_collecting(self) -> None:
         """Forget the fragments that are under way; workers do not begin with others."""
@@ -118,13 +119,13 @@ class Exchange:
         for member in self._roster.members:
             flight = Flight(member, request, member.slots, now)
             self._flights[request.request, member.worker] = flight
-            if not self._crew.push(member, header):
-                self._crew.send(member, request)
+            if not (member.joined and self._crew.push(member, header)):
+                self._send_or_hold_back(flight, ())
 
     def abandon(self) -> None:
         """Take no notice of the replies to what was asked so far."""
+        # What is held back stays: a replacement's envs must be reset before they are stepped.
         self._flights.clear()
-        self._held_back.clear()
 
     def fail(self, error: BaseException) -> None:
         """Raise ``error`` when the caller next asks for errors."""
@@ -192,8 +193,9 @@ class Exchange:
         if error:
             raise ProtocolError(f"it cannot map the shared memory: {error}")
         member.joined = True
-        for flight in self._held_back.pop(member.index, []):
-            self.send(flight)
+        for flight, frames in self._held_back.pop(member.index, []):
+            flight.sent_at = time.monotonic()
+            self._crew.send(member, flight.request, frames)
 
     def _overdue(self) -> Iterator[Loss]:
         now, limits = time.monotonic(), self._limits
@@ -202,12 +204,19 @@ class Exchange:
         self._next_check = now + _CHECK_EVERY_S
         for flight in list(self._flights.values()):
             waited_s, member = now - flight.sent_at, flight.member
+            if self._flights.get((flight.request.request, member.worker)) is not flight:
+                continue  # lost with another flight of its worker, who has been replaced since
             if member.joined and waited_s > limits.step_timeout_s + _HUNG_GRACE_S:
                 reason = f"no answer within step_timeout_s={limits.step_timeout_s:g}"
                 yield from self._lose(member.worker, reason)
             elif not member.joined and waited_s > limits.restart_timeout_s:
                 reason = f"not ready within restart_timeout_s={limits.restart_timeout_s:g}"
                 yield from self._lose(member.worker, reason)
+
+    def lose_with(self, flight: Flight, reason: str) -> Loss:
+        """The worker that gave a bad answer to ``flight`` is lost, and the flight with it."""
+        self._flights[flight.request.request, flight.member.worker] = flight
+        return next(self._lose(flight.member.worker, reason))
 
     def _lose(self, worker: str, reason: str) -> Iterator[Loss]:
         member = self._roster.find(worker)

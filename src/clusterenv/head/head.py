@@ -13,10 +13,10 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.backends.base import Backend
-from clusterenv.errors import StartupError
+from clusterenv.errors import ProtocolError, StartupError
 from clusterenv.head.batch import Batch
 from clusterenv.head.crew import Crew, Limits
-from clusterenv.head.exchange import Answer, Exchange, Flight, Loss
+from clusterenv.head.exchange import Exchange, Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
 from clusterenv.launchers.base import Launcher
@@ -41,7 +41,13 @@ from clusterenv.wire.messages import (
 )
 from clusterenv.wire.pickling import pickle_for_workers
 from clusterenv.wire.shared_memory import Arena, allocate
-from clusterenv.wire.spaces import Leaf, leaves_of, rows_of, space_to_plain
+from clusterenv.wire.spaces import (
+    Leaf,
+    leaves_of,
+    rows_of,
+    single_array_leaf,
+    space_to_plain,
+)
 from clusterenv.wire.values import pack, unpack
 
 _TICK_S = 1.0
@@ -110,8 +116,8 @@ class Head:
 
     def agree(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """Settle the layout of rows, then wait until every worker is ready for work."""
-        leaves, actions = leaves_of(observation_space), leaves_of(action_space)
-        self.action_leaf = actions[0] if len(actions) == 1 and actions[0].is_array else None
+        leaves = leaves_of(observation_space)
+        self.action_leaf = single_array_leaf(action_space)
         self._arena = self._map_arena(leaves)
         self.batch = Batch(observation_space, self.num_envs, self._arena)
         layout = Layout(
@@ -172,8 +178,8 @@ class Head:
         packed = b"" if options is None else pack(options, allow_pickle=True)
         request = self._exchange.new_request()
         for member, group, part in self.roster.split_by_member(slots):
-            wanted = tuple(seeds[part])
-            given = None if all(seed is None for seed in wanted) else wanted
+            wanted = list(seeds[part])
+            given = b"" if all(s is None for s in wanted) else pack(wanted, allow_pickle=False)
             message = Reset(request, group, run_seed, given, packed)
             self._exchange.send(Flight(member, message, group))
 
@@ -203,10 +209,9 @@ class Head:
         """Send a step for ``slots`` (ascending), whose actions are in the same order."""
         live = self._recovering.deal_with_lost(slots)
         if len(live) < len(slots):
-            rows = [row for row, slot in enumerate(slots) if slot in set(live)]
-            actions = (
-                actions[rows] if isinstance(actions, np.ndarray) else [actions[r] for r in rows]
-            )
+            still_there = set(live)
+            rows = [row for row, slot in enumerate(slots) if slot in still_there]
+            actions = pick_rows(rows, actions)
         request = self._exchange.new_request()
         for member, group, part in self.roster.split_by_member(live):
             message, frames = self._step_message(request, group, actions[part])
@@ -344,19 +349,32 @@ class Head:
 
     def _pump(self, timeout_s: float) -> None:
         for event in self._exchange.pump(timeout_s):
-            match event:
-                case Answer(reply=Stepped() as reply):
-                    self._take_rows(event.flight, reply, event.frames)
-                case Answer(reply=Collected() as reply):
-                    self._parts.append(_part(event.flight, reply, event.frames))
-                case Answer(reply=Returned() as reply):
-                    values = unpack(reply.values, allow_pickle=self._trusted)
-                    self._values[event.flight.member.index] = values
-                case Loss() if self._recovery is None:
-                    obituary = self.crew.obituary(event.member, event.reason)
-                    self._exchange.fail(StartupError(obituary))
-                case Loss():
-                    self._recovering.lost(event)
+            if isinstance(event, Loss):
+                self._lost(event)
+                continue
+            try:
+                self._take(event.flight, event.reply, event.frames)
+            except ProtocolError as error:
+                self._lost(
+                    self._exchange.lose_with(event.flight, f"it broke the protocol: {error}")
+                )
+
+    def _lost(self, loss: Loss) -> None:
+        if self._recovery is None:
+            obituary = self.crew.obituary(loss.member, loss.reason)
+            self._exchange.fail(StartupError(obituary))
+        else:
+            self._recovery.lost(loss)
+
+    def _take(self, flight: Flight, reply: Reply, frames: Sequence[Buffer]) -> None:
+        match reply:
+            case Stepped():
+                self._take_rows(flight, reply, frames)
+            case Collected():
+                self._parts.append(_part(flight, reply, frames))
+            case Returned():
+                values = unpack(reply.values, allow_pickle=self._trusted)
+                self._values[flight.member.index] = values
 
     def _take_rows(self, flight: Flight, reply: Stepped, frames: Sequence[Buffer]) -> None:
         if frames or self._arena is None:

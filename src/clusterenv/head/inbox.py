@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from clusterenv.errors import ProtocolError
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, decode
 from clusterenv.wire.frame_buffer import FrameReader
@@ -47,13 +48,20 @@ class Inbox:
         """Everything that is here now."""
         for worker, mailbox in list(self._mailboxes.items()):
             while (header := mailbox.to_head.pop()) is not None:
-                message, frames = decode(header), []
-                if isinstance(message, InFrameBuffer):
-                    frames = self._readers[worker].read(message)
-                    message = decode(message.header)
-                yield worker, message, frames
+                yield worker, *self._open(worker, header)
         while self._arrivals:
             yield self._arrivals.popleft()
+
+    def _open(self, worker: str, header: bytes) -> tuple[Any, list[Buffer]]:
+        """The message and its frames; a ProtocolError in its place, as from the I/O thread."""
+        try:
+            message, frames = decode(header), []
+            if isinstance(message, InFrameBuffer):
+                frames = self._readers[worker].read(message)
+                message = decode(message.header)
+        except ProtocolError as error:
+            return error, []
+        return message, frames
 
     def is_empty(self) -> bool:
         """Whether nothing is here now."""

@@ -12,6 +12,7 @@ from clusterenv.head.crew import Crew
 from clusterenv.head.exchange import Exchange, Flight, Loss
 from clusterenv.head.roster import Roster, restart_seed
 from clusterenv.wire.messages import Collect, Reset, Step, StepWithPolicy
+from clusterenv.wire.values import pack
 
 
 class Recovery:
@@ -80,9 +81,13 @@ class Recovery:
             return slots
         unreported = [slot for slot in slots if slot in self._unreported]
         waiting = [slot for slot in slots if slot in self._to_restart]
+        if waiting and self._mode is AutoresetMode.DISABLED:
+            raise AssertionError(
+                f"the envs of slots {waiting} were lost and autoreset_mode is DISABLED: reset them "
+                "first with reset(options={'reset_mask': info['env_lost']})"
+            )
         self._report(unreported)
-        if self._mode is AutoresetMode.NEXT_STEP:
-            self._restart(waiting, reports_loss=False)
+        self._restart(waiting, reports_loss=False)
         dealt_with = {*unreported, *waiting}
         return [slot for slot in slots if slot not in dealt_with]
 
@@ -105,6 +110,6 @@ class Recovery:
         self._to_restart.difference_update(slots)
         request = self._exchange.new_request()
         for member, group, _ in self._roster.split_by_member(slots):
-            seeds = tuple(restart_seed(self._seed, slot, member.incarnation) for slot in group)
-            reset = Reset(request, group, seeds[0], seeds)
+            seeds = [restart_seed(self._seed, slot, member.incarnation) for slot in group]
+            reset = Reset(request, group, seeds[0], pack(seeds, allow_pickle=False))
             self._exchange.send(Flight(member, reset, group, reports_loss=reports_loss))

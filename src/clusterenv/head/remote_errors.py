@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from clusterenv.errors import ProtocolError, RemoteError, RemoteTraceback
+from clusterenv.errors import RemoteError, RemoteTraceback
 from clusterenv.wire.messages import Raised
 from clusterenv.wire.values import unpack
 
@@ -24,12 +24,13 @@ def _same_type(raised: Raised) -> BaseException | None:
     # Looked up among what is imported already: a worker cannot make the head import anything.
     kind: Any = sys.modules.get(raised.module)
     for part in raised.name.split("."):
-        kind = getattr(kind, part, None)
+        # Not getattr, which would let a module import its parts.
+        kind = vars(kind).get(part) if hasattr(kind, "__dict__") else None
     if not (isinstance(kind, type) and issubclass(kind, Exception) and raised.arguments):
         return None
     try:
         arguments = unpack(raised.arguments, allow_pickle=False)
         error = kind(*arguments)
-    except (ProtocolError, TypeError, ValueError):
+        return error if str(error) == raised.text else None
+    except Exception:  # whatever the constructor of a stranger's exception may raise
         return None
-    return error if str(error) == raised.text else None

@@ -52,7 +52,7 @@ class InProcessLauncher:
         """Each worker that was started and not yet stopped."""
         return {
             worker: Status(ended=not thread.is_alive(), reason="its thread ended")
-            for worker, thread in self._threads.items()
+            for worker, thread in list(self._threads.items())
         }
 
     def logs(self, worker: str) -> str:

@@ -96,7 +96,9 @@ class LocalLauncher:
 
     def status(self) -> dict[str, Status]:
         """Each worker that was started and not yet stopped."""
-        return {worker: _status(child.process.poll()) for worker, child in self._children.items()}
+        # A copy: the watcher asks while the user's thread replaces workers.
+        children = list(self._children.items())
+        return {worker: _status(child.process.poll()) for worker, child in children}
 
     def logs(self, worker: str) -> str:
         """The end of what the worker printed."""
@@ -126,7 +128,11 @@ def _status(code: int | None) -> Status:
         return Status(ended=False)
     if code < 0:
         hint = " (out of memory?)" if -code == signal.SIGKILL else ""
-        return Status(ended=True, reason=f"killed by {signal.Signals(-code).name}{hint}")
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return Status(ended=True, reason=f"killed by {name}{hint}")
     return Status(ended=True, reason=f"exit code {code}")
 
 

@@ -33,7 +33,8 @@ def decode(header: Buffer) -> Any:
     """The message in a header frame; ProtocolError if it is none."""
     try:
         return _decoder.decode(header)
-    except msgspec.MsgspecError as error:
+    # Text that is no UTF-8 and bottomless nesting have errors of their own.
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ProtocolError(f"not a message of this protocol: {error}") from error
 
 
@@ -56,7 +57,12 @@ def read_array(header: ArrayHeader, frame: Buffer) -> Array:
             f"an array frame of {len(frame)} bytes was announced as shape {header.shape} of "
             f"{header.dtype}, which takes {expected}"
         )
-    return np.ndarray(header.shape, dtype=dtype, buffer=frame)
+    try:
+        array: Array = np.ndarray(header.shape, dtype=dtype, buffer=frame)
+    except (ValueError, OverflowError) as error:
+        raise ProtocolError(f"no array has shape {header.shape!r:.80}: {error}") from error
+    array.flags.writeable = False
+    return array
 
 
 def read_arrays(headers: Sequence[ArrayHeader], frames: Sequence[Buffer]) -> list[Array]:

@@ -30,7 +30,7 @@ class FrameWriter:
 
     def write(self, header: bytes, frames: Sequence[Buffer]) -> InFrameBuffer | None:
         """Copy ``frames`` into the buffer; None if they do not fit."""
-        needed = sum(_aligned(len(frame)) for frame in frames)
+        needed = sum(_aligned(len(frame)) for frame in frames) or _ALIGNMENT
         if needed * _MESSAGES > self._capacity and not self._grow(needed * _MESSAGES):
             return None
         start = self._written

@@ -27,6 +27,10 @@ class Invitation(msgspec.Struct, frozen=True):
     step_timeout_s: float
     shared: SharedDescriptors | None = None
 
+    def __repr__(self) -> str:
+        # Never the keys: a repr ends up in logs.
+        return f"Invitation({self.worker} to {self.address})"
+
     def to_bytes(self) -> bytes:
         """One line of text, fit for a pipe, a file or an environment variable."""
         return msgspec.json.encode(self)

@@ -102,12 +102,13 @@ class Close(Message):
 
 
 class Reset(Message):
-    """Reset these slots. ``options`` is a packed value; policies draw from ``run_seed``."""
+    """Reset these slots. ``seeds`` packs one per slot (they may exceed 64 bits), ``options`` the
+    user's; policies draw from ``run_seed``."""
 
     request: int
     slots: tuple[int, ...]
     run_seed: int
-    seeds: tuple[int | None, ...] | None = None
+    seeds: bytes = b""
     options: bytes = b""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from types import CellType
 from typing import Any
 
 import cloudpickle
@@ -39,7 +40,12 @@ def _culprits(value: Any, path: str, depth: int) -> Iterator[str]:
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     if inspect.isfunction(value):
-        variables = inspect.getclosurevars(value)
+        try:
+            variables = inspect.getclosurevars(value)
+        except ValueError:  # a variable of the closure has no value
+            cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+            filled = {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+            variables = inspect.ClosureVars(filled, {}, {}, set())
         for kind, names in (("variable", variables.nonlocals), ("global", variables.globals)):
             for name, part in names.items():
                 yield f" {kind} {name!r} of {value.__qualname__}", part

@@ -163,10 +163,10 @@ class Arena:
         """The action rows seen as ``dtype``: envs get the dtype that the user passed."""
         if dtype not in self._action_views:
             assert self._action_bytes is not None
-            itemsize = np.dtype(dtype).itemsize
-            width = math.prod(self._action_shape) * itemsize
-            flat = self._action_bytes.reshape(-1)[: self._num_envs * width].view(dtype)
-            self._action_views[dtype] = flat.reshape(self._num_envs, *self._action_shape)
+            # A slot's row begins at the same byte whatever the dtype: rows never overlap.
+            width = math.prod(self._action_shape) * np.dtype(dtype).itemsize
+            rows = self._action_bytes[:, :width].view(dtype)
+            self._action_views[dtype] = rows.reshape(self._num_envs, *self._action_shape)
         return self._action_views[dtype]
 
     def _take(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
@@ -191,9 +191,9 @@ def _row_bytes(leaf: Leaf) -> int:
 
 
 def _action_row_bytes(leaf: Leaf) -> int:
-    # Room for float64 or int64 whatever the space says, see Arena.actions.
+    # Room for any number whatever the space says, see Arena.actions.
     assert leaf.dtype is not None
-    return math.prod(leaf.shape) * max(8, leaf.dtype.itemsize)
+    return math.prod(leaf.shape) * max(16, leaf.dtype.itemsize)
 
 
 def _aligned(size: int) -> int:

@@ -53,6 +53,12 @@ def leaves_of(space: Space[Any], path: Path = ()) -> tuple[Leaf, ...]:
     return tuple(leaf for key, child in children for leaf in leaves_of(child, (*path, key)))
 
 
+def single_array_leaf(space: Space[Any]) -> Leaf | None:
+    """The leaf of a space whose values are one array; None for a Dict or Tuple, even of one."""
+    leaf, *others = leaves_of(space) or (None,)
+    return leaf if leaf is not None and leaf.is_array and not leaf.path and not others else None
+
+
 def join_leaves(space: Space[Any], values: Sequence[Any]) -> Any:
     """The structure of ``space`` with ``values``, one per leaf, in its places."""
     remaining = iter(values)
@@ -102,10 +108,19 @@ def space_from_plain(plain: Any) -> Space[Any]:
         case _:
             raise ValueError(f"{plain!r:.80} does not describe a space")
     if state is not None:
-        generator = np.random.Generator(np.random.PCG64())
-        generator.bit_generator.state = state
-        space._np_random = generator
+        bits = _BIT_GENERATORS[state["bit_generator"]]()
+        bits.state = state
+        space._np_random = np.random.Generator(bits)
     return space
+
+
+_BIT_GENERATORS: dict[str, Callable[[], Any]] = {
+    "PCG64": np.random.PCG64,
+    "PCG64DXSM": np.random.PCG64DXSM,
+    "MT19937": np.random.MT19937,
+    "Philox": np.random.Philox,
+    "SFC64": np.random.SFC64,
+}
 
 
 def _many_to_plain(children: Sequence[Space[Any]]) -> list[Any]:
@@ -153,7 +168,7 @@ _DESCRIBE: dict[type, Callable[[Any], dict[str, Any]]] = {
 
 def _build_box(parts: dict[str, Any]) -> Space[Any]:
     low, high = parts["low"], parts["high"]
-    space = spaces.Box(low, high, shape=low.shape, dtype=np.dtype(parts["dtype"]).type)
+    space = spaces.Box(low, high, shape=low.shape, dtype=np.dtype(parts["dtype"]))
     # An unbounded integer Box cannot be told from its bounds.
     space.bounded_below, space.bounded_above = parts["bounded"]
     space.low_repr, space.high_repr = parts["text"]
@@ -179,7 +194,7 @@ _BUILD: dict[str, Callable[[dict[str, Any]], Space[Any]]] = {
     "Box": _build_box,
     "Discrete": _build_discrete,
     "MultiDiscrete": lambda p: spaces.MultiDiscrete(
-        p["nvec"], dtype=np.dtype(p["dtype"]).type, start=p["start"]
+        p["nvec"], dtype=np.dtype(p["dtype"]), start=p["start"]
     ),
     "MultiBinary": lambda p: spaces.MultiBinary(p["n"]),
     "Text": lambda p: spaces.Text(**p),

@@ -8,6 +8,7 @@ or from workers that this process spawned itself, or when the user trusts the wo
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ from gymnasium.spaces import GraphInstance
 
 from clusterenv.errors import ProtocolError, UntrustedValueError
 
+# As dtype.str writes them: booleans, numbers, times, text and raw bytes; never objects.
+_DTYPE_NAME = re.compile(r"[<>|][biufcmMSUV][0-9]{1,9}(\[[0-9a-zA-Zμ]+\])?")
 _AS_IS = frozenset({type(None), bool, float, str, bytes})
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -40,6 +43,8 @@ def unpack(data: bytes, *, allow_pickle: bool) -> Any:
 
 def _to_plain(value: Any, allow_pickle: bool) -> Any:
     kind = type(value)
+    if kind is str and not value.isascii() and not _is_utf8(value):
+        return ["str", value.encode("utf-8", "surrogatepass")]
     if kind in _AS_IS:
         return value
     if kind is int:
@@ -86,12 +91,26 @@ _CONVERTERS: dict[type, Callable[[Any, bool], list[Any] | None]] = {
     GraphInstance: _items_to_plain("graph"),
     np.ndarray: _array_to_plain,
     complex: lambda value, _: ["complex", value.real, value.imag],
+    # Not as scalars: numpy has none without characters, and drops zeros at the end.
+    np.str_: lambda value, _: ["str_", value.encode("utf-8", "surrogatepass")],
+    np.bytes_: lambda value, _: ["bytes_", bytes(value)],
 }
 
 
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _from_plain(plain: Any, allow_pickle: bool) -> Any:
-    if type(plain) is not list:
+    kind = type(plain)
+    if kind in _AS_IS or kind is int:
         return plain
+    if kind is not list:
+        raise ProtocolError(f"a packed value holds a {kind.__name__}, which pack never makes")
     match plain:
         case ["dict", [*pairs]]:
             return {_from_plain(k, allow_pickle): _from_plain(v, allow_pickle) for k, v in pairs}
@@ -106,6 +125,11 @@ def _from_plain(plain: Any, allow_pickle: bool) -> Any:
             for index, item in enumerate(items):
                 array[index] = _from_plain(item, allow_pickle)
             return array.reshape(shape)
+        case ["str" | "str_" as tag, bytes(raw)]:
+            text = raw.decode("utf-8", "surrogatepass")
+            return text if tag == "str" else np.str_(text)
+        case ["bytes_", bytes(raw)]:
+            return np.bytes_(raw)
         case ["int", str(digits)]:
             return int(digits, 16)
         case ["complex", float(real), float(imaginary)]:
@@ -131,7 +155,9 @@ _BUILDERS: dict[str, Callable[[list[Any]], Any]] = {
 
 def dtype_of_plain_data(name: str) -> np.dtype[Any]:
     """The dtype of that name, unless it could hold references to Python objects."""
-    dtype = np.dtype(name)
-    if dtype.hasobject:
-        raise ProtocolError(f"dtype {name!r} holds objects, and only plain data may travel")
-    return dtype
+    if not _DTYPE_NAME.fullmatch(name):
+        raise ProtocolError(f"{name!r:.80} is no dtype of plain data, or holds objects")
+    try:
+        return np.dtype(name)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise ProtocolError(f"{name!r:.80} is no dtype: {error}") from error

@@ -56,7 +56,7 @@ def _plain_items(metadata: dict[str, Any], trusted: bool) -> dict[str, Any]:
     def may_travel(value: Any) -> bool:
         try:
             pack(value, allow_pickle=trusted)
-        except TypeError:
+        except Exception:
             return False
         return True
 

@@ -11,6 +11,7 @@ import time
 import traceback
 import warnings
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -43,7 +44,7 @@ from clusterenv.wire.messages import (
     Warned,
 )
 from clusterenv.wire.shared_memory import Arena, Mailbox
-from clusterenv.wire.spaces import leaves_of, rows_of, space_from_plain
+from clusterenv.wire.spaces import leaves_of, rows_of, single_array_leaf, space_from_plain
 from clusterenv.wire.values import pack, unpack
 from clusterenv.wire.versions import versions
 from clusterenv.wire.zmq_channel import WorkerSocket
@@ -187,12 +188,11 @@ class Worker:
         observation_space = space_from_plain(unpack(message.observation_space, allow_pickle=True))
         action_space = space_from_plain(unpack(message.action_space, allow_pickle=True))
         self._prepare_to_act(observation_space, action_space)
-        leaves, actions = leaves_of(observation_space), leaves_of(action_space)
+        leaves, action = leaves_of(observation_space), single_array_leaf(action_space)
         self._rows = FrameRows(leaves, self._trusted)
         shared = self._invitation.shared
         if shared is None or not message.arena_size:
             return ""
-        action = actions[0] if len(actions) == 1 and actions[0].is_array else None
         try:
             self._arena = Arena(shared.arena, message.num_envs, action, leaves)
         except (OSError, ValueError) as error:
@@ -235,7 +235,9 @@ class Worker:
         return self._arena.actions(message.actions.dtype)[rows_of(slots)].copy()
 
     def _reset(self, message: Reset) -> None:
-        seeds = message.seeds if message.seeds is not None else (None,) * len(message.slots)
+        seeds: list[int | None] = [None] * len(message.slots)
+        if message.seeds:
+            seeds = unpack(message.seeds, allow_pickle=False)
         options = unpack(message.options, allow_pickle=True) if message.options else None
         outcome = self._envs.reset(message.slots, seeds, options)
         self._current = outcome if message.slots == self._slots else None
@@ -298,7 +300,7 @@ class Worker:
         kind = type(error)
         try:
             arguments = pack(error.args, allow_pickle=False)
-        except TypeError:
+        except Exception:  # even its repr may raise
             arguments = b""
         self._channel.send(
             Raised(
@@ -307,9 +309,9 @@ class Worker:
                 kind.__module__,
                 kind.__qualname__,
                 arguments,
-                str(error),
-                "".join(traceback.format_exception(error)),
-                "" if action is None else repr(action),
+                _text(lambda: str(error)),
+                _text(lambda: "".join(traceback.format_exception(error))),
+                "" if action is None else _text(lambda: repr(action)),
             )
         )
 
@@ -324,3 +326,11 @@ class Worker:
                 self._channel.send(Warned(category.__name__, str(message)))
 
         warnings.showwarning = show
+
+
+def _text(tell: Callable[[], str]) -> str:
+    """What ``tell`` says, fit for the wire, whatever the user's object makes of it."""
+    try:
+        return tell().encode("utf-8", "backslashreplace").decode()
+    except Exception as error:
+        return f"<cannot be printed: {type(error).__name__}>"

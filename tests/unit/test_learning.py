@@ -1,0 +1,116 @@
+"""Generalised advantage estimation against its definition, one episode at a time."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterenv.learning import gae
+from clusterenv.rollout import Episodes, Finals, Rollout
+
+
+def make_rollout(rng, num_steps, num_envs, ends):
+    """A rollout of random numbers; `ends[t, i]` is 0 (goes on), 1 (terminated), 2 (truncated)."""
+    steps, columns = np.nonzero(ends)
+    final_values = rng.normal(size=len(steps))
+    empty = np.zeros(0)
+    return Rollout(
+        slots=np.arange(num_envs),
+        versions=np.ones((num_steps, num_envs), np.int64),
+        observations=np.zeros((num_steps + 1, num_envs)),
+        actions=np.zeros((num_steps, num_envs)),
+        rewards=rng.normal(size=(num_steps, num_envs)),
+        terminated=np.asarray(ends) == 1,
+        truncated=np.asarray(ends) == 2,
+        outputs={"value": rng.normal(size=(num_steps, num_envs))},
+        last_values=rng.normal(size=num_envs),
+        state=None,
+        finals=Finals(steps, columns, np.zeros(len(steps)), final_values),
+        episodes=Episodes(empty, empty, empty),
+    )
+
+
+def slow_gae(rollout, gamma, gae_lambda):
+    """For each step the discounted sum of what surprises from there to the episode's end."""
+    final_value = {
+        (step, column): value
+        for step, column, value in zip(
+            rollout.finals.steps, rollout.finals.columns, rollout.finals.values, strict=True
+        )
+    }
+    values, num_steps = rollout.outputs["value"], rollout.num_steps
+    advantages = np.zeros_like(rollout.rewards)
+    for column in range(rollout.rewards.shape[1]):
+        for start in range(num_steps):
+            weight = 1.0
+            for t in range(start, num_steps):
+                if rollout.terminated[t, column]:
+                    worth_of_the_rest = 0.0
+                elif rollout.truncated[t, column]:
+                    worth_of_the_rest = final_value[t, column]
+                elif t + 1 < num_steps:
+                    worth_of_the_rest = values[t + 1, column]
+                else:
+                    worth_of_the_rest = rollout.last_values[column]
+                surprise = (
+                    rollout.rewards[t, column] + gamma * worth_of_the_rest - values[t, column]
+                )
+                advantages[start, column] += weight * surprise
+                weight *= gamma * gae_lambda
+                if rollout.terminated[t, column] or rollout.truncated[t, column]:
+                    break
+    return advantages
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    num_steps=st.integers(1, 12),
+    num_envs=st.integers(1, 4),
+    gamma=st.floats(0.0, 1.0),
+    gae_lambda=st.floats(0.0, 1.0),
+)
+def test_advantages_are_what_the_definition_says(seed, num_steps, num_envs, gamma, gae_lambda):
+    rng = np.random.default_rng(seed)
+    ends = rng.choice(3, size=(num_steps, num_envs), p=[0.6, 0.2, 0.2])
+    rollout = make_rollout(rng, num_steps, num_envs, ends)
+    advantages, returns = gae(rollout, gamma, gae_lambda)
+    assert np.allclose(advantages, slow_gae(rollout, gamma, gae_lambda))
+    assert np.allclose(returns, advantages + rollout.outputs["value"])
+
+
+def test_an_end_that_is_both_counts_as_terminated():
+    rollout = make_rollout(np.random.default_rng(0), 3, 1, np.array([[0], [1], [0]]))
+    rollout.truncated[1] = True
+    advantages, _ = gae(rollout, 0.9, 0.8)
+    assert np.allclose(advantages, slow_gae(rollout, 0.9, 0.8))
+
+
+def test_a_truncated_episode_is_worth_more_than_a_terminated_one_by_its_final_value():
+    terminated = make_rollout(np.random.default_rng(1), 4, 1, np.array([[0], [0], [0], [1]]))
+    truncated = make_rollout(np.random.default_rng(1), 4, 1, np.array([[0], [0], [0], [2]]))
+    difference = gae(truncated, 0.9, 1.0)[1] - gae(terminated, 0.9, 1.0)[1]
+    final_value = truncated.finals.values[0]
+    assert np.allclose(difference[:, 0], final_value * 0.9 ** np.arange(4, 0, -1))
+
+
+def test_other_rewards_may_be_given():
+    rollout = make_rollout(np.random.default_rng(2), 6, 2, np.zeros((6, 2)))
+    scaled = gae(rollout, 0.9, 0.9, rewards=rollout.rewards * 0.1)
+    rollout.rewards[...] *= 0.1
+    assert np.allclose(scaled, gae(rollout, 0.9, 0.9))
+
+
+def test_the_rollout_is_not_changed():
+    rollout = make_rollout(np.random.default_rng(3), 6, 2, np.full((6, 2), 2))
+    before = rollout.rewards.copy(), rollout.outputs["value"].copy()
+    advantages, returns = gae(rollout, 0.9, 0.9)
+    advantages[...] = returns[...] = 0.0
+    assert np.array_equal(rollout.rewards, before[0])
+    assert np.array_equal(rollout.outputs["value"], before[1])
+
+
+def test_without_values_the_error_says_what_to_do():
+    rollout = make_rollout(np.random.default_rng(4), 2, 2, np.zeros((2, 2)))
+    rollout.outputs.clear()
+    with pytest.raises(ValueError, match="give the policy a `value`"):
+        gae(rollout, 0.9, 0.9)
