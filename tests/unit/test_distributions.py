@@ -20,11 +20,10 @@ from clusterenv.randomness import SlotRandom
 
 ROWS = 6
 MANY = 40_000
-RNG = np.random.default_rng(0)
 
 
-def numbers(*shape, dtype=np.float32):
-    return RNG.normal(size=shape).astype(dtype)
+def numbers(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(dtype)
 
 
 def tensor(array):
@@ -35,19 +34,23 @@ def draw(distribution, rows=ROWS):
     return distribution.sample(SlotRandom(3, range(rows)))
 
 
+def repeated(distribution):
+    """The same row for many slots."""
+    rows = [np.repeat(getattr(distribution, name), MANY, axis=0) for name in distribution.ARRAYS]
+    return replace(distribution, **dict(zip(distribution.ARRAYS, rows, strict=True)))
+
+
 def draw_many(distribution):
-    """Samples for one row, as that of many slots."""
-    rows = {
-        name: np.repeat(getattr(distribution, name), MANY, axis=0) for name in distribution.ARRAYS
-    }
-    return draw(replace(distribution, **rows), MANY)
+    """Samples of one row, as that of many slots."""
+    return draw(repeated(distribution), MANY)
 
 
-def gaussian(dtype=np.float32):
-    return DiagonalGaussian(numbers(ROWS, 3, dtype=dtype), numbers(ROWS, 3, dtype=dtype) / 2)
+def gaussian(dtype, *shape):
+    mean, log_std = (numbers(ROWS, *(shape or (3,)), dtype=dtype, seed=seed) for seed in (1, 2))
+    return DiagonalGaussian(mean, log_std / 2)
 
 
-def squashed(dtype=np.float32):
+def squashed(dtype):
     inside = gaussian(dtype)
     low, high = np.array([-2.0, 0.0, 1.0], dtype), np.array([2.0, 5.0, 1.5], dtype)
     return SquashedGaussian(inside.mean, inside.log_std, low, high)
@@ -60,9 +63,7 @@ KINDS = {
     "bernoulli": lambda dtype: Bernoulli(numbers(ROWS, 2, 3, dtype=dtype)),
     "bernoulli of one bit": lambda dtype: Bernoulli(numbers(ROWS, dtype=dtype)),
     "gaussian": gaussian,
-    "gaussian matrix": lambda dtype: DiagonalGaussian(
-        numbers(ROWS, 2, 2, dtype=dtype), numbers(ROWS, 2, 2, dtype=dtype)
-    ),
+    "gaussian matrix": lambda dtype: gaussian(dtype, 2, 2),
     "squashed": squashed,
     "deterministic": lambda dtype: Deterministic(
         numbers(ROWS, 3, dtype=dtype), np.linspace(0.1, 2.0, ROWS).astype(dtype)
@@ -216,14 +217,7 @@ def test_squashed_samples_stay_inside_and_are_the_squashed_gaussian():
     samples = draw_many(wide)
     assert samples.min() >= -2.0
     assert samples.max() <= 3.0
-    assert np.isfinite(replace_rows(wide).log_prob(samples)).all()
-
-
-def replace_rows(distribution):
-    rows = {
-        name: np.repeat(getattr(distribution, name), MANY, axis=0) for name in distribution.ARRAYS
-    }
-    return replace(distribution, **rows)
+    assert np.isfinite(repeated(wide).log_prob(samples)).all()
 
 
 def test_exploration_noise_is_added_and_cut_to_the_bounds():
@@ -248,8 +242,6 @@ def test_epsilon_greedy_explores_as_often_as_it_should(epsilon):
     expected[1] += 1 - epsilon
     assert np.allclose(frequencies(draw_many(distribution), 4), expected, atol=0.01)
     assert distribution.mode() == [1]
+    actions = np.arange(4).repeat(MANY // 4)
     with np.errstate(divide="ignore"):
-        assert np.allclose(
-            replace_rows(distribution).log_prob(np.arange(4).repeat(MANY // 4)),
-            np.log(expected).repeat(MANY // 4),
-        )
+        assert np.allclose(repeated(distribution).log_prob(actions), np.log(expected)[actions])

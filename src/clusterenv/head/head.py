@@ -44,6 +44,7 @@ from clusterenv.wire.shared_memory import Arena, allocate
 from clusterenv.wire.spaces import (
     Leaf,
     leaves_of,
+    pick_rows,
     rows_of,
     single_array_leaf,
     space_to_plain,
