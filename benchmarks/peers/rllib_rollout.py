@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import Any
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-BENCHMARKS = str(Path(__file__).resolve().parents[1])
-sys.path.insert(0, BENCHMARKS)
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import ray  # noqa: E402
-from networks import make_network  # noqa: E402
-from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
-from ray.rllib.core.columns import Columns  # noqa: E402
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec  # noqa: E402
-from ray.rllib.core.rl_module.torch import TorchRLModule  # noqa: E402
-from ray.rllib.env.env_runner_group import EnvRunnerGroup  # noqa: E402
-from ray.tune.registry import register_env  # noqa: E402
-from rollout_tasks import RolloutTask, print_result, steps_per_second  # noqa: E402
+import ray
+from networks import make_network
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.torch import TorchRLModule
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
+from ray.tune.registry import register_env
+from rollout_tasks import RolloutTask, print_result, steps_per_second
 
 STEPS_PER_RUNNER = 2048
 
@@ -61,7 +60,7 @@ def config_for(task: RolloutTask) -> PPOConfig:
 def main() -> None:
     """Measure and print."""
     task = RolloutTask.from_json(sys.argv[1])
-    environment = {"PYTHONPATH": BENCHMARKS, "OMP_NUM_THREADS": "1"}
+    environment = {"PYTHONPATH": sys.path[0], "OMP_NUM_THREADS": "1"}
     ray.init(
         num_cpus=task.workers + 1,
         include_dashboard=False,

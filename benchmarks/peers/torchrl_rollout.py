@@ -1,8 +1,9 @@
 """TorchRL's multi-process collector: run by ``rollout_throughput.py`` with .venv-torchrl's Python.
 
-    .venv-torchrl/bin/python benchmarks/peers/torchrl_rollout.py '{"workload": "CartPole-v1", …}'
+    .venv-torchrl/bin/python benchmarks/peers/torchrl_rollout.py '{"workload": …}' serial
 
-Prints one JSON line with env steps per second. No weights are sent, no learner runs.
+Prints one JSON line with env steps per second. No weights are sent, no learner runs. "serial" puts
+TorchRL envs into a ``SerialEnv``, as its manual does; "vector" wraps one Gymnasium vector env.
 """
 
 import sys
@@ -12,23 +13,30 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import gymnasium as gym  # noqa: E402
-import torch  # noqa: E402
-from networks import make_network  # noqa: E402
-from rollout_tasks import RolloutTask, print_result, steps_per_second  # noqa: E402
-from tensordict.nn import TensorDictModule, TensorDictSequential  # noqa: E402
-from torch.distributions import Categorical  # noqa: E402
-from torchrl.collectors import MultiSyncCollector  # noqa: E402
-from torchrl.envs import EnvBase, GymWrapper, SerialEnv  # noqa: E402
-from torchrl.modules import ProbabilisticActor  # noqa: E402
+import gymnasium as gym
+import torch
+from networks import make_network
+from rollout_tasks import RolloutTask, print_result, steps_per_second
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch.distributions import Categorical
+from torchrl.collectors import MultiSyncCollector
+from torchrl.envs import EnvBase, GymWrapper, SerialEnv
+from torchrl.modules import ProbabilisticActor
 
 
-def make_envs(task: RolloutTask) -> EnvBase:
-    """A worker's share of the envs, one after the other in its own process."""
+def serial_envs(task: RolloutTask) -> EnvBase:
+    """A worker's share of the envs, each an env of TorchRL."""
     return SerialEnv(
         task.envs_per_worker,
         lambda: GymWrapper(task.settings.make(), categorical_action_encoding=True),
     )
+
+
+def vector_envs(task: RolloutTask) -> EnvBase:
+    """A worker's share of the envs as one vector env, with the autoreset that TorchRL prefers."""
+    makers = [task.settings.make] * task.envs_per_worker
+    envs = gym.vector.SyncVectorEnv(makers, autoreset_mode=gym.vector.AutoresetMode.DISABLED)
+    return GymWrapper(envs, categorical_action_encoding=True)
 
 
 def make_policy(task: RolloutTask) -> TensorDictSequential:
@@ -47,6 +55,7 @@ def make_policy(task: RolloutTask) -> TensorDictSequential:
 def main() -> None:
     """Measure and print."""
     task = RolloutTask.from_json(sys.argv[1])
+    make_envs = {"serial": serial_envs, "vector": vector_envs}[sys.argv[2]]
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     collector = MultiSyncCollector(

@@ -271,7 +271,14 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """The first ``batch_size`` slots that are ready; ``info["env_id"]`` says which."""
         self._assert_is_running()
         self._state.assert_has_reset("recv", by="async_reset")
-        slots = self._partial.receive()
+        self._partial.assert_enough_under_way()
+        try:
+            slots = self._partial.receive()
+        except BaseException:
+            # Nobody knows which slots would still come: start anew with async_reset.
+            self._head.abandon()
+            self._state.pending, self._state.has_reset = Call.NOTHING, False
+            raise
         batch, rows = self._head.batch, np.asarray(slots)
         infos = batch.take_infos_of(slots)
         infos["env_id"] = rows

@@ -35,8 +35,8 @@ class PartialBatches:
         self._received.clear()
         self._head.reset_in_chunks(seeds, run_seed, self._chunk_size)
 
-    def receive(self) -> list[int]:
-        """Wait for the first ``batch_size`` slots that are ready."""
+    def assert_enough_under_way(self) -> None:
+        """NoAsyncCallError if ``recv`` would wait for ever."""
         in_flight = self._head.num_envs - len(self._received)
         if in_flight < self._batch_size:
             raise NoAsyncCallError(
@@ -44,6 +44,9 @@ class PartialBatches:
                 "are under way: call `send` for the slots that `recv` returned.",
                 "recv",
             )
+
+    def receive(self) -> list[int]:
+        """Wait for the first ``batch_size`` slots that are ready."""
         slots = self._head.take_ready(self._batch_size)
         self._received.update(slots)
         return slots

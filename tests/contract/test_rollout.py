@@ -10,9 +10,8 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from clusterenv.backends.vector import VectorBackend
-from clusterenv.distributions import Categorical
 from clusterenv.policies.numpy import NumpyPolicy
-from tests.contract.policies import numpy_policy, times, value_of
+from tests.contract.policies import numpy_policy, overwriting, value_of
 from tests.contract.replay import Lives, arrays_of, episodes_of, leaves, pick
 from tests.contract.transports import TRANSPORTS, cluster_env
 from tests.contract.worlds import ENVS, Count
@@ -187,12 +186,6 @@ def test_minibatches_take_each_row_once_in_random_order(rollout, size):
     order = np.concatenate(batches).tolist()
     assert sorted(order) == list(range(85))
     assert order != list(range(85))
-
-
-def overwriting(weights, observations):
-    logits = times(observations, weights["actor"])
-    observations[...] = 9.0
-    return Categorical(logits)
 
 
 def test_a_policy_that_writes_to_its_observations_does_not_change_the_record(counts):

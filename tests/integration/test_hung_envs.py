@@ -102,8 +102,8 @@ def test_the_hung_process_is_gone():
         assert not is_alive(pid)
 
 
-def test_a_worker_that_is_stopped_counts_as_lost(transport):
-    with cluster(walks(NUM_ENVS), transport, step_timeout_s=STEP_TIMEOUT_S) as envs:
+def test_a_worker_that_is_stopped_counts_as_lost():
+    with cluster(walks(NUM_ENVS), step_timeout_s=STEP_TIMEOUT_S) as envs:
         envs.reset(seed=0)
         pid = envs.call("pid")[SLOT]
         os.kill(pid, signal.SIGSTOP)

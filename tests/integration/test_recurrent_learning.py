@@ -11,12 +11,12 @@ from clusterenv.learning import gae
 from clusterenv.policies.torch import TorchPolicy
 
 HIDDEN = 64
-NUM_ENVS, NUM_STEPS, NUM_UPDATES = 256, 32, 30
+NUM_ENVS, NUM_STEPS, NUM_UPDATES = 256, 32, 20
 EPOCHS, MINIBATCHES = 6, 4
 GAMMA, GAE_LAMBDA, CLIP, LEARNING_RATE = 0.98, 0.95, 0.2, 5e-3
 VALUE_SCALE = 20.0
 # The same network without its memory stays below 60 here; 500 is the most there is.
-CLEARLY_REMEMBERS = 100
+CLEARLY_REMEMBERS = 200
 
 
 class WithoutVelocities(gym.ObservationWrapper):

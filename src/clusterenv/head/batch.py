@@ -72,6 +72,10 @@ class Batch:
                     raise ProtocolError(f"a reply has infos of another layout: {pair!r:.80}")
         self._infos.extend(infos)
 
+    def forget_infos(self) -> None:
+        """Drop the infos of what was abandoned."""
+        self._infos = []
+
     def mark_lost(self, slot: int) -> None:
         """The env of ``slot`` is gone: the last good observation, reward 0, truncated."""
         self.rewards[slot] = 0.0

@@ -177,10 +177,11 @@ class Crew:
         self.dismiss(member)
         restarts = len(member.restarts)
         if not self._roster.may_restart(member, time.monotonic()):
-            raise WorkerLostError(
+            self._roster.incomplete = (
                 f"{obituary}\nIt was replaced {restarts} times within a minute already, which is "
                 "max_restarts_per_minute; mend the env, or raise that limit"
             )
+            raise WorkerLostError(self._roster.incomplete)
         self._roster.replace(member)
         self._launcher.start([self._order(member)])
 

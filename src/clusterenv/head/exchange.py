@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterenv.errors import ProtocolError
+from clusterenv.errors import ProtocolError, WorkerLostError
 from clusterenv.head.crew import Crew, Ended
 from clusterenv.head.remote_errors import rebuild
 from clusterenv.head.roster import Member, Roster
@@ -85,7 +85,9 @@ class Exchange:
         self.description_by_member: dict[int, bytes] = {}
 
     def new_request(self) -> int:
-        """An id that no earlier request had."""
+        """An id that no earlier request had; WorkerLostError if a worker is gone for good."""
+        if self._roster.incomplete:
+            raise WorkerLostError(self._roster.incomplete)
         self._last_request += 1
         return self._last_request
 

@@ -343,6 +343,7 @@ class Head:
     def abandon(self) -> None:
         """Take no notice of the replies to what was asked so far."""
         self._exchange.abandon()
+        self.batch.forget_infos()
         self._values.clear()
         self._parts.clear()
         self._acted.clear()

@@ -34,6 +34,8 @@ class Roster:
             Member(index, tuple(int(slot) for slot in block), f"worker-{index}.0")
             for index, block in enumerate(blocks)
         ]
+        self.incomplete = ""
+        """Why a place stays empty for good, if one does."""
         self._max_restarts = max_restarts_per_minute
         self._member_by_worker = {member.worker: member for member in self.members}
         self._member_by_slot = {slot: m for m in self.members for slot in m.slots}

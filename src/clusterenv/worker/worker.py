@@ -299,7 +299,9 @@ class Worker:
     ) -> None:
         kind = type(error)
         try:
-            arguments = pack(error.args, allow_pickle=False)
+            # Not `args`: an OSError keeps its file name elsewhere.
+            reduced: Any = error.__reduce__()
+            arguments = pack(reduced[1], allow_pickle=False)
         except Exception:  # even its repr may raise
             arguments = b""
         self._channel.send(
