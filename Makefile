@@ -7,14 +7,15 @@ BIN := $(VENV)/bin
 
 setup: $(VENV)/installed
 
+# torch comes first and pinned: a range would pull gigabytes of CUDA packages.
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,box2d]'
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,box2d,bench]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	touch $@
 
 check: setup  ## lint, format, types

@@ -28,6 +28,9 @@ NOTES = """\
 """
 
 
+_FEWEST_ROLLOUTS = 4
+
+
 class ClockedPolicy(TorchPolicy):
     """Puts what its clock says into the output ``clock``.
 
@@ -72,18 +75,22 @@ def profile_rollout(task: RolloutTask) -> Result:
         envs.publish = publishing = _Watched(envs.publish)
         envs._assemble = assembling = _Watched(envs._assemble)
         head, workers = [], []
-        begun = perf_counter()
-        while (before := perf_counter()) - begun < task.warmup_seconds + task.seconds:
+        rollouts_of_warm_up = 0
+        now = begun = perf_counter()
+        while (
+            now - begun < task.warmup_seconds + task.seconds
+            or len(head) < rollouts_of_warm_up + _FEWEST_ROLLOUTS
+        ):
+            if now - begun < task.warmup_seconds:
+                rollouts_of_warm_up = len(head) + 1
             change_weights(policy)
             before = perf_counter()
             rollout = envs.rollout(policy, task.fragment_steps)
-            head.append((before, publishing.ended, assembling.begun, perf_counter()))
+            now = perf_counter()
+            head.append((before, publishing.ended, assembling.begun, now))
             first_acts = rollout.outputs["clock"][0].reshape(task.workers, -1)
             workers.append(first_acts[:, :3])
-    starts = [times[0] for times in head]
-    first = int(np.searchsorted(starts, begun + task.warmup_seconds))
-    if len(head) < first + 3:
-        raise ValueError(f"only {len(head)} rollouts in {task.seconds} s: give it more time")
+    first = rollouts_of_warm_up
     return _parts(np.array(head[first:-1]).T, np.array(workers[first:]))
 
 

@@ -65,5 +65,5 @@ def _collect_for(collect: Callable[[], int], seconds: float) -> tuple[int, float
 
 def print_result(rate: float, *packages: str) -> None:
     """A peer's last line on stdout: its rate and the versions that gave it."""
-    versions = {package: version(package) for package in packages}
+    versions = ", ".join(f"{package} {version(package)}" for package in packages)
     print(json.dumps({"steps_per_s": rate, "versions": versions}), flush=True)

@@ -78,7 +78,6 @@ class Run:
             except MeasurementError as error:
                 print(f"{env} {system}: {error}", file=sys.stderr)
                 missing = "failed"
-        self.versions.update(result.pop("versions", {}))
         self.results.setdefault((env, system), []).append(result)
         if system != BUDGET:
             rate, share = result.get("steps_per_s"), result.get("cpu_share")
@@ -91,8 +90,8 @@ class Run:
         timeout_s = self._options.timeout
         if system in PEERS:
             result = PEERS[system].measure(task, timeout_s)
-            named = {f"{system}: {p}": v for p, v in result["versions"].items()}
-            return {**result, "versions": named}
+            self.versions[PEERS[system].venv] = result.pop("versions")
+            return result
         return in_fresh_process(
             _profile if system == BUDGET else SYSTEMS[system], task, timeout_s=timeout_s
         )

@@ -37,19 +37,19 @@ class Args:
     """steps of each environment per fragment"""
     total_steps: int = 50_000
     """environment steps in all"""
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     """of Adam"""
     buffer_size: int = 50_000
     """transitions that the replay buffer holds"""
-    batch_size: int = 64
+    batch_size: int = 128
     """transitions per gradient step"""
     learning_starts: int = 1_000
     """steps before the first gradient step"""
-    steps_per_update: float = 2.0
+    steps_per_update: float = 4.0
     """environment steps per gradient step"""
     gamma: float = 0.99
     """discount per step"""
-    target_every: int = 100
+    target_every: int = 50
     """gradient steps between copies into the target network"""
     start_epsilon: float = 1.0
     """share of random actions at first …"""

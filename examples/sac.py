@@ -48,7 +48,7 @@ class Args:
     """transitions per gradient step"""
     learning_starts: int = 1_000
     """steps before the first gradient step"""
-    steps_per_update: float = 1.0
+    steps_per_update: float = 2.0
     """environment steps per gradient step"""
     gamma: float = 0.99
     """discount per step"""

@@ -24,6 +24,7 @@ from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.tune.registry import register_env
 from rollout_tasks import RolloutTask, print_result, steps_per_second
 
+BENCHMARKS = str(Path(__file__).resolve().parents[1])
 STEPS_PER_RUNNER = 2048
 
 
@@ -60,7 +61,7 @@ def config_for(task: RolloutTask) -> PPOConfig:
 def main() -> None:
     """Measure and print."""
     task = RolloutTask.from_json(sys.argv[1])
-    environment = {"PYTHONPATH": sys.path[0], "OMP_NUM_THREADS": "1"}
+    environment = {"PYTHONPATH": BENCHMARKS, "OMP_NUM_THREADS": "1"}
     ray.init(
         num_cpus=task.workers + 1,
         include_dashboard=False,

@@ -1,5 +1,8 @@
 """Recurrent state lives on the worker, per slot, and begins anew with every episode."""
 
+from contextlib import closing
+from itertools import islice
+
 import numpy as np
 import pytest
 import torch
@@ -98,13 +101,11 @@ def test_state_begins_with_zeros_after_a_reset(counts):
 def test_fragments_of_a_stream_carry_their_state(counts):
     policy = memory_policy()
     counts.publish(policy)
-    stream = counts.stream(8)
-    for _ in range(8):
-        fragment = next(stream)
-        log_probs, *_ = unroll(policy.module, fragment)
-        assert np.allclose(fragment.outputs["log_prob"], log_probs, atol=1e-5)
-    assert (fragment.state["age"] > 0).any()
-    stream.close()
+    with closing(counts.stream(8)) as stream:
+        for fragment in islice(stream, 8):
+            log_probs, *_ = unroll(policy.module, fragment)
+            assert np.allclose(fragment.outputs["log_prob"], log_probs, atol=1e-5)
+            assert np.array_equal(fragment.state["age"], fragment.observations[0, :, 1])
 
 
 def test_evaluation_begins_each_episode_with_zeros():

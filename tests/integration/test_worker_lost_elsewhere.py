@@ -137,9 +137,10 @@ def test_a_step_that_timed_out_waiting_for_the_replacement_can_be_repeated():
         envs.step_async(ACTIONS)
         with pytest.raises(CallTimeoutError):
             envs.step_wait(timeout=0.01)
-        answer = envs.step(ACTIONS)
-        assert info_of(answer[-1], VICTIM).keys() == {"start"}
-        assert info_of(envs.step(ACTIONS)[-1], VICTIM) == {"age": 1}
+        # The restart may be part of this step, or have come too late for the one before.
+        age = info_of(envs.step(ACTIONS)[-1], VICTIM).get("age", 0)
+        assert age in (0, 1)
+        assert info_of(envs.step(ACTIONS)[-1], VICTIM) == {"age": age + 1}
 
 
 # During a reset.

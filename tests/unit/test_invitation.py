@@ -13,6 +13,7 @@ ALONE = Invitation(
     secret_key='<"{}>#' + "k" * 34,
     lease_s=30.0,
     step_timeout_s=0.5,
+    startup_timeout_s=60.0,
 )
 DESCRIPTORS = {name: 3 + index for index, name in enumerate(SharedDescriptors.__struct_fields__)}
 SHARED = msgspec.structs.replace(ALONE, shared=SharedDescriptors(**DESCRIPTORS))

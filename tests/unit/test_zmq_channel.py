@@ -30,7 +30,9 @@ class Head:
         self.workers = []
 
     def invite(self, worker):
-        return self.socket.invite(worker, lease_s=30.0, step_timeout_s=30.0, shared=None)
+        return self.socket.invite(
+            worker, lease_s=30.0, step_timeout_s=30.0, startup_timeout_s=30.0, shared=None
+        )
 
     def connect(self, invitation):
         self.workers.append(WorkerSocket(invitation))

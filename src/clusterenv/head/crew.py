@@ -127,7 +127,13 @@ class Crew:
                 head_bell=self.inbox.bell.fd,
             )
         self.reception.expect(worker, self._builds[member.index])
-        invitation = self._socket.invite(worker, limits.lease_s, limits.step_timeout_s, shared)
+        invitation = self._socket.invite(
+            worker,
+            lease_s=limits.lease_s,
+            step_timeout_s=limits.step_timeout_s,
+            startup_timeout_s=limits.startup_timeout_s,
+            shared=shared,
+        )
         fds = () if shared is None else msgspec.structs.astuple(shared)
         return Order(worker, invitation.to_bytes(), fds)
 
@@ -162,7 +168,8 @@ class Crew:
     def obituary(self, member: Member, reason: str) -> str:
         """What is known about the end of a member's worker, for an error message."""
         slot = self.current_slot(member)
-        doing = "" if slot is None else f" while the env of slot {slot} was running"
+        doing = f" while the env of slot {slot} was running" if slot is not None else ""
+        doing = doing or f"; it ran slots {', '.join(map(str, member.slots))}"
         who = self.reception.whereabouts(member.worker)
         return f"{who} was lost: {reason}{doing}{self.log_tail(member)}"
 
@@ -199,13 +206,15 @@ class Crew:
     def close(self, grace_s: float) -> None:
         """Let the workers close their envs for ``grace_s``, then end them and clean up."""
         self._closing.set()
-        workers = [member.worker for member in self._roster.members]
+        joined = [member for member in self._roster.members if member.joined]
         if grace_s > 0:
-            for member in self._roster.members:
+            for member in joined:
                 self.send(member, Close())
         if self._watcher.is_alive():
             self._watcher.join()
-        self._launcher.stop(workers, grace_s)
+        # A worker that has not joined has no envs to close, and cannot be told to.
+        self._launcher.stop([m.worker for m in self._roster.members if not m.joined])
+        self._launcher.stop([member.worker for member in joined], grace_s)
         self.io.close()
         self.inbox.close()
         for line in self._lines.values():

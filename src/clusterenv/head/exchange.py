@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterenv.errors import ProtocolError, WorkerLostError
-from clusterenv.head.crew import Crew, Ended
+from clusterenv.head.crew import Crew, Ended, Limits
 from clusterenv.head.remote_errors import rebuild
 from clusterenv.head.roster import Member, Roster
 from clusterenv.wire.codec import Buffer, encode
@@ -124,10 +125,12 @@ class Exchange:
             if not (member.joined and self._crew.push(member, header)):
                 self._send_or_hold_back(flight, ())
 
-    def abandon(self) -> None:
-        """Take no notice of the replies to what was asked so far."""
-        # What is held back stays: a replacement's envs must be reset before they are stepped.
+    def abandon(self) -> list[Flight]:
+        """Take no notice of the replies to what was asked so far; give what was never sent."""
+        never_sent = [flight for held in self._held_back.values() for flight, _ in held]
         self._flights.clear()
+        self._held_back.clear()
+        return never_sent
 
     def fail(self, error: BaseException) -> None:
         """Raise ``error`` when the caller next asks for errors."""
@@ -171,7 +174,7 @@ class Exchange:
                 # None: a late reply to something that was abandoned.
                 return Answer(flight, message, frames) if flight is not None else None
             case Raised():
-                self._take_error(worker, message)
+                self._take_error(member, message)
             case Warned(category=category, text=text):
                 self._warnings.append((f"{worker}: {text}", _warning_class(category)))
             case Built(description=description):
@@ -186,10 +189,16 @@ class Exchange:
                 raise ProtocolError(f"a worker may not say {type(message).__name__}")
         return None
 
-    def _take_error(self, worker: str, raised: Raised) -> None:
-        flight = self._flights.pop((raised.request, worker), None)
-        if flight is not None or not raised.request:
-            self.fail(rebuild(raised, self._crew.reception.whereabouts(worker)))
+    def _take_error(self, member: Member, raised: Raised) -> None:
+        flight = self._flights.pop((raised.request, member.worker), None)
+        error = rebuild(raised, self._crew.reception.whereabouts(member.worker))
+        if flight is not None:
+            self.fail(error)
+        elif not raised.request:
+            # It could not build its envs: nobody would answer for this place.
+            self._roster.incomplete = f"{member.worker} could not build its envs: {error!r}"
+            self._forget_flights(member)
+            self.fail(error)
 
     def _join(self, member: Member, error: str) -> None:
         if error:
@@ -208,7 +217,7 @@ class Exchange:
             waited_s, member = now - flight.sent_at, flight.member
             if self._flights.get((flight.request.request, member.worker)) is not flight:
                 continue  # lost with another flight of its worker, who has been replaced since
-            if member.joined and waited_s > limits.step_timeout_s + _HUNG_GRACE_S:
+            if member.joined and waited_s > _allowed_s(flight.request, limits) + _HUNG_GRACE_S:
                 reason = f"no answer within step_timeout_s={limits.step_timeout_s:g}"
                 yield from self._lose(member.worker, reason)
             elif not member.joined and waited_s > limits.restart_timeout_s:
@@ -224,11 +233,24 @@ class Exchange:
         member = self._roster.find(worker)
         if member is None:
             return
+        yield Loss(member, reason, self._forget_flights(member))
+
+    def _forget_flights(self, member: Member) -> list[Flight]:
         flights = [flight for flight in self._flights.values() if flight.member is member]
         for flight in flights:
-            del self._flights[flight.request.request, worker]
+            del self._flights[flight.request.request, member.worker]
         self._held_back.pop(member.index, None)
-        yield Loss(member, reason, flights)
+        return flights
+
+
+def _allowed_s(request: Request, limits: Limits) -> float:
+    """How long an answer may take. Within the longer requests the worker watches each step."""
+    match request:
+        case Collect(num_steps=num_steps):
+            return limits.step_timeout_s * num_steps
+        case Evaluate():
+            return math.inf
+    return limits.step_timeout_s
 
 
 def _warning_class(name: str) -> type[Warning]:

@@ -342,7 +342,8 @@ class Head:
 
     def abandon(self) -> None:
         """Take no notice of the replies to what was asked so far."""
-        self._exchange.abandon()
+        for flight in self._exchange.abandon():
+            self._recovering.restart_later(flight.slots)
         self.batch.forget_infos()
         self._values.clear()
         self._parts.clear()

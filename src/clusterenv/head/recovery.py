@@ -48,6 +48,10 @@ class Recovery:
         self._unreported.difference_update(slots)
         self._to_restart.difference_update(slots)
 
+    def restart_later(self, slots: Sequence[int]) -> None:
+        """The reset of these slots was abandoned before their worker was there."""
+        self._to_restart.update(slots)
+
     def lost(self, loss: Loss) -> None:
         """Replace the worker, and answer for it."""
         try:

@@ -92,7 +92,9 @@ class LocalLauncher:
         # The worker must find this very package, however the head came by it.
         package_root = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
-        return {**os.environ, **_ONE_THREAD, "PYTHONPATH": path, **self._environment}
+        # Unbuffered: what an env printed before it crashed must be in the log.
+        own = {**_ONE_THREAD, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+        return {**os.environ, **own, **self._environment}
 
     def status(self) -> dict[str, Status]:
         """Each worker that was started and not yet stopped."""

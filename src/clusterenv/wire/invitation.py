@@ -25,6 +25,7 @@ class Invitation(msgspec.Struct, frozen=True):
     secret_key: str
     lease_s: float
     step_timeout_s: float
+    startup_timeout_s: float
     shared: SharedDescriptors | None = None
 
     def __repr__(self) -> str:

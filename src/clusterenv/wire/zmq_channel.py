@@ -50,7 +50,13 @@ class HeadSocket:
         self.address = bytes(self._router.get(zmq.LAST_ENDPOINT)).decode()
 
     def invite(
-        self, worker: str, lease_s: float, step_timeout_s: float, shared: SharedDescriptors | None
+        self,
+        worker: str,
+        *,
+        lease_s: float,
+        step_timeout_s: float,
+        startup_timeout_s: float,
+        shared: SharedDescriptors | None,
     ) -> Invitation:
         """Make keys for ``worker`` and let them in."""
         public, secret = zmq.curve_keypair()
@@ -63,6 +69,7 @@ class HeadSocket:
             secret_key=secret.decode(),
             lease_s=lease_s,
             step_timeout_s=step_timeout_s,
+            startup_timeout_s=startup_timeout_s,
             shared=shared,
         )
 

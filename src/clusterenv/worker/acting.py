@@ -40,6 +40,8 @@ class Workplace:
     action_space: Space[Any]
     sync_rule: SyncRule
     build_more_envs: Callable[[], Stepper]
+    made_progress: Callable[[], None]
+    """To be called now and then within a long request, which would else count as hung."""
 
 
 class Acting:
@@ -87,7 +89,9 @@ class Acting:
         self._spare = PolicyCopy(pickle.loads(message.policy), message.layout)
         self._awaited = self._spare if waits_for_spare else self._copy
         if self._sampler is None:
-            self._sampler = Sampler(place.stepper, place.slots, self._translator)
+            self._sampler = Sampler(
+                place.stepper, place.slots, self._translator, place.made_progress
+            )
             self._sampler.start(self._seed)
 
     def episodes_restarted(self, run_seed: int) -> None:
@@ -132,7 +136,9 @@ class Acting:
         assert self._spare is not None
         place = self._place
         if self._evaluator is None:
-            self._evaluator = Evaluator(place.build_more_envs(), place.slots, self._translator)
+            self._evaluator = Evaluator(
+                place.build_more_envs(), place.slots, self._translator, place.made_progress
+            )
         return self._evaluator.run(self._spare.policy, episodes, seed, deterministic)
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,15 @@ Episode = tuple[float, int]
 class Evaluator:
     """Plays so many episodes per slot: taking the first to finish would favour short ones."""
 
-    def __init__(self, stepper: Stepper, slots: Sequence[int], translator: Translator) -> None:
+    def __init__(
+        self,
+        stepper: Stepper,
+        slots: Sequence[int],
+        translator: Translator,
+        made_progress: Callable[[], None],
+    ) -> None:
         self._stepper, self._slots, self._translator = stepper, tuple(slots), translator
+        self._made_progress = made_progress
 
     def run(
         self, policy: Policy, episodes: Sequence[int], seed: int, deterministic: bool
@@ -43,6 +50,7 @@ class Evaluator:
                 raise UserCodeError(None) from error
             actions = self._translator.rows_of(acted.actions)
             current = self._stepper.step_for_rollout(self._slots, actions)
+            self._made_progress()
             returns += np.asarray(current.rewards, np.float64)
             lengths += 1
             ended = np.flatnonzero(np.logical_or(current.terminated, current.truncated)).tolist()

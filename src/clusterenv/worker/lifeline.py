@@ -37,7 +37,7 @@ class Lifeline(threading.Thread):
     def run(self) -> None:
         """Tick until something ends the process."""
         while True:
-            faulthandler.dump_traceback_later(self._invitation.step_timeout_s + _TICK_S, exit=True)
+            faulthandler.dump_traceback_later(self._allowed_s() + _TICK_S, exit=True)
             self._wait_for_end_of_input(_TICK_S)
             if os.getppid() != self._parent:
                 self._end("the process that started this worker is gone", EXIT_HEAD_GONE)
@@ -58,11 +58,22 @@ class Lifeline(threading.Thread):
         if self._cut_off_since is not None and time.monotonic() - self._cut_off_since > lease_s:
             self._end(f"no head for lease_s={lease_s:g}", EXIT_HEAD_GONE)
 
+    def _allowed_s(self) -> float:
+        """How long the GIL may be held: as long as the worker may take for what it does now."""
+        deadline = self._worker.deadline
+        remaining_s = 0.0 if deadline is None else deadline - time.monotonic()
+        return max(remaining_s, self._invitation.step_timeout_s)
+
     def _check_progress(self) -> None:
-        since, limit_s = self._worker.busy_since, self._invitation.step_timeout_s
-        if since is not None and time.monotonic() - since > limit_s:
+        deadline = self._worker.deadline
+        if deadline is not None and time.monotonic() > deadline:
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-            self._end(f"one request took more than step_timeout_s={limit_s:g}", EXIT_HUNG)
+            limits = self._invitation
+            self._end(
+                f"no progress within step_timeout_s={limits.step_timeout_s:g} "
+                f"(startup_timeout_s={limits.startup_timeout_s:g} while building envs)",
+                EXIT_HUNG,
+            )
 
     def _end(self, reason: str, code: int) -> None:
         print(f"clusterenv worker ends: {reason}", file=sys.stderr, flush=True)

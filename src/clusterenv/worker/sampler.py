@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,15 @@ class _Final:
 class Sampler:
     """Lets a policy act in the envs of a worker, and writes down what happens."""
 
-    def __init__(self, stepper: Stepper, slots: Sequence[int], translator: Translator) -> None:
+    def __init__(
+        self,
+        stepper: Stepper,
+        slots: Sequence[int],
+        translator: Translator,
+        made_progress: Callable[[], None],
+    ) -> None:
         self._stepper, self._slots, self._translator = stepper, slots, translator
+        self._made_progress = made_progress
         self._column = {slot: column for column, slot in enumerate(slots)}
         self._rng = SlotRandom(0, slots)
         self._step = 0
@@ -68,6 +75,7 @@ class Sampler:
             current = self._stepper.step_for_rollout(self._slots, translator.rows_of(acted.actions))
             translator.put([array[t + 1] for array in observations], current)
             fill_flags(rewards[t], terminated[t], truncated[t], current)
+            self._made_progress()
             acts.append(acted)
             finals += self._ends(t, current)
         arrays = {f"observations/{index}": array for index, array in enumerate(observations)}

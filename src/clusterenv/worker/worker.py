@@ -67,7 +67,8 @@ class Worker:
         self._channel = channel
         self._notes = notes
         self.monitor = socket.monitor
-        self.busy_since: float | None = None
+        # When the current request, or the current step within it, must be over.
+        self.deadline: float | None = None
         # Held while user code runs; in-process workers share one lock.
         self.turn: AbstractContextManager[Any] = nullcontext()
         self._closing = False
@@ -100,15 +101,20 @@ class Worker:
             while not self._closing:
                 received = self._backlog.popleft() if self._backlog else self._channel.recv(_POLL_S)
                 if received is not None:
-                    self.busy_since = time.monotonic()
                     with self.turn:
+                        self._expect_progress(isinstance(received[0], Build))
                         self._handle(*received)
-                    self.busy_since = None
+                    self.deadline = None
         finally:
             if self._stepper is not None:
                 self._stepper.close()
             if self._acting is not None:
                 self._acting.close()
+
+    def _expect_progress(self, building: bool = False) -> None:
+        limits = self._invitation
+        allowed_s = limits.startup_timeout_s if building else limits.step_timeout_s
+        self.deadline = time.monotonic() + allowed_s
 
     def _handle(self, message: Message, frames: list[Buffer]) -> None:
         request = getattr(message, "request", 0)
@@ -214,6 +220,7 @@ class Worker:
                 build_more_envs=lambda: self._stepper_for(
                     self._build_envs(), AutoresetMode.SAME_STEP
                 ),
+                made_progress=self._expect_progress,
             )
         )
 
