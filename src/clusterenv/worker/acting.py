@@ -52,7 +52,7 @@ class Acting:
         self._policy_id = 0
         self._copy: PolicyCopy | None = None
         self._spare: PolicyCopy | None = None
-        self._awaited: PolicyCopy | None = None
+        self._pulls_for_evaluation = False
         self._newest = 0
         self._cancelled_up_to = 0
         self._sampler: Sampler | None = None
@@ -75,8 +75,9 @@ class Acting:
                 self._take_policy(message)
             case Weights():
                 # A late answer to a pull for another policy is of no use.
-                if self._awaited is not None and message.policy_id == self._policy_id:
-                    self._awaited.load(message.version, frames[0], message.checksum)
+                awaited = self._spare if self._pulls_for_evaluation else self._copy
+                if awaited is not None and message.policy_id == self._policy_id:
+                    awaited.load(message.version, frames[0], message.checksum)
             case _:
                 return False
         return True
@@ -84,10 +85,8 @@ class Acting:
     def _take_policy(self, message: TakePolicy) -> None:
         place = self._place
         self._policy_id = message.policy_id
-        waits_for_spare = self._awaited is not None and self._awaited is self._spare
         self._copy = PolicyCopy(pickle.loads(message.policy), message.layout)
         self._spare = PolicyCopy(pickle.loads(message.policy), message.layout)
-        self._awaited = self._spare if waits_for_spare else self._copy
         if self._sampler is None:
             self._sampler = Sampler(
                 place.stepper, place.slots, self._translator, place.made_progress
@@ -131,8 +130,9 @@ class Acting:
         """Returns and lengths of so many episodes per slot, played in envs of their own."""
         self._newest = max(self._newest, newest)
         if self._spare is None or self._spare.version < self._newest:
-            self._awaited = self._spare
+            self._pulls_for_evaluation = True
             self._pull(EVALUATION, lambda: self._spare)
+            self._pulls_for_evaluation = False
         assert self._spare is not None
         place = self._place
         if self._evaluator is None:
@@ -153,7 +153,6 @@ class Acting:
         held = 0 if self._copy is None else self._copy.version
         cause = self._place.sync_rule.cause_to_pull(News(held, self._newest))
         if cause is not None:
-            self._awaited = self._copy
             self._pull(cause, lambda: self._copy)
         if self._copy is None or self._sampler is None or self._copy.version == 0:
             raise RuntimeError("no policy was published, or the sync rule never pulls one")
