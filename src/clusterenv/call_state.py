@@ -26,6 +26,8 @@ class CallState:
         self.pending = Call.NOTHING
         self.has_reset = False
         self.has_stepped = False
+        self.resets_all = False
+        """Whether the pending reset is one of all slots."""
 
     def assert_nothing_pending(self, method: str, full_stop: str = ".") -> None:
         """AlreadyPendingCallError if something is."""

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from operator import index
 from typing import Any, TypeVar
 
 import gymnasium
@@ -191,11 +192,13 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         slots, options = slots_to_reset(options, self.num_envs)
         self._head.reset(slots, [seeds[slot] for slot in slots], options, self._run_seed)
         self._state.pending = Call.RESET
+        self._state.resets_all = len(slots) == self.num_envs
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """The result of :meth:`reset_async`; ``multiprocessing.TimeoutError`` after ``timeout``."""
         self._wait(Call.RESET, timeout)
-        self._state.has_reset, self._state.has_stepped = True, False
+        self._state.has_reset = True
+        self._state.has_stepped = self._state.has_stepped and not self._state.resets_all
         batch = self._head.batch
         return batch.observations(self.copy), batch.take_infos(self._add_info)
 
@@ -319,7 +322,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
 
     def rollout(self, policy: Any, num_steps: int) -> Rollout:
         """Publish ``policy``, let it act on the workers, and collect [T, N] from every slot."""
-        self._begin_collecting("rollout", num_steps)
+        num_steps = self._begin_collecting("rollout", num_steps)
         self.publish(policy)
         self._head.collect(num_steps)
         self._state.pending = Call.ROLLOUT
@@ -332,7 +335,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         A worker has at most ``in_flight`` fragments under way or waiting to be looked at, so that
         memory and lag stay bounded when the learner is slower. Leaving the loop stops collection.
         """
-        self._begin_collecting("stream", num_steps)
+        num_steps, in_flight = self._begin_collecting("stream", num_steps), index(in_flight)
         if in_flight < 1:
             raise ValueError(f"in_flight={in_flight} must be at least 1")
         if self._head.crew.publisher.version == 0:
@@ -357,6 +360,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """
         self._assert_is_running()
         self._state.assert_nothing_pending("evaluate")
+        episodes, seed = index(episodes), index(seed)
         if episodes < 1:
             raise ValueError(f"episodes={episodes} must be at least 1")
         self.publish(policy)
@@ -371,14 +375,15 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """What has moved between head and workers so far."""
         return self._head.crew.ledger
 
-    def _begin_collecting(self, method: str, num_steps: int) -> None:
+    def _begin_collecting(self, method: str, num_steps: int) -> int:
         self._assert_is_running()
         self._state.assert_nothing_pending(method)
         self._state.assert_can_collect(method)
-        if num_steps < 1:
+        if index(num_steps) < 1:
             raise ValueError(f"num_steps={num_steps} must be at least 1")
         if not self._state.has_reset:
             self.reset()
+        return index(num_steps)
 
     def _assemble(self, kind: type[_AnyFragment], parts: list[FragmentPart]) -> _AnyFragment:
         return assemble(kind, parts, self.single_observation_space, self.single_action_space)

@@ -203,6 +203,11 @@ class Crew:
         if line is not None:
             line.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the run is over."""
+        return self._closing.is_set()
+
     def close(self, grace_s: float) -> None:
         """Let the workers close their envs for ``grace_s``, then end them and clean up."""
         self._closing.set()

@@ -259,7 +259,8 @@ class Head:
                 self._collect(self.roster.owner_of(part.slots[0]), num_steps)
                 yield part
         finally:
-            self._exchange.cancel_collecting()
+            if not self.crew.is_closed:
+                self._exchange.cancel_collecting()
             self._parts.clear()
 
     def announce(self) -> None:

@@ -60,7 +60,7 @@ class TorchPolicy:
             actions, log_prob = draw(distribution, rng)
             outputs = {"log_prob": log_prob}
             if value is not None:
-                outputs["value"] = value.reshape(len(log_prob)).cpu().numpy()
+                outputs["value"] = _to_array(value.reshape(len(log_prob)))
             return Acted(actions, distribution, outputs, _to_arrays(next_state))
 
     def distribution(self, observations: Any, state: Any) -> Distribution:
@@ -106,7 +106,8 @@ class TorchPolicy:
                 tensors[name].copy_(torch.from_numpy(array))
 
     def __getstate__(self) -> dict[str, Any]:
-        module = copy.deepcopy(unwrap(self.module)).to("cpu")
+        # A copy only acts: no dropout, no statistics of its own.
+        module = copy.deepcopy(unwrap(self.module)).to("cpu").eval()
         return {**self.__dict__, "module": module}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -131,6 +132,10 @@ def unwrap(module: nn.Module) -> nn.Module:
 def to_plain_distribution(found: Any) -> Distribution:
     """A distribution of plain arrays from one of torch's (or one of ours that holds tensors)."""
     match found:
+        case td.Categorical() if found.logits.dim() == 3:
+            rows, factors, size = found.logits.shape
+            flat = _to_array(found.logits.reshape(rows, factors * size))
+            return distributions.MultiCategorical(flat, (size,) * factors)
         case td.Categorical() | td.OneHotCategorical():
             return distributions.Categorical(_to_array(found.logits))
         case td.Independent():
@@ -172,7 +177,10 @@ class _Foreign:
         return _to_array(self._inner.sample())
 
     def mode(self) -> Array:
-        return _to_array(self._inner.mode)
+        try:
+            return _to_array(self._inner.mode)
+        except NotImplementedError:
+            return _to_array(self._inner.sample())
 
     def log_prob(self, actions: Array) -> Array:
         log_prob = self._inner.log_prob(torch.from_numpy(actions))

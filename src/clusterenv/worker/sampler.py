@@ -71,7 +71,8 @@ class Sampler:
         first_state, acts, finals = self._state, [], []
         translator.put([array[0] for array in observations], current)
         for t in range(num_steps):
-            acted = self._act(policy, translator.join([array[t] for array in observations]))
+            # Copies: a policy may write to what it is given, and the record must not change.
+            acted = self._act(policy, translator.join([array[t].copy() for array in observations]))
             current = self._stepper.step_for_rollout(self._slots, translator.rows_of(acted.actions))
             translator.put([array[t + 1] for array in observations], current)
             fill_flags(rewards[t], terminated[t], truncated[t], current)
