@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check format test test-full bench clean
+.PHONY: setup check format test test-full demo bench clean
 
 setup: $(VENV)/installed
 
@@ -32,6 +32,9 @@ test: setup  ## everything that CI runs
 
 test-full: setup  ## the whole parity matrix instead of the pairwise one
 	$(BIN)/python -m pytest -m full_matrix
+
+demo: setup  ## PPO solves LunarLander-v3; pictures and a summary go to runs/demo
+	$(BIN)/python examples/demo.py
 
 bench: $(VENV)/installed-bench  ## compare with peers; run it alone on the machine
 	$(BIN)/python benchmarks/step_throughput.py

@@ -145,7 +145,7 @@ def _sampler_process(task: RolloutTask, barrier: Any) -> Turns:
     policy = policy_for(task, envs[0])
     stepper = EnvStepper(envs, slots, AutoresetMode.NEXT_STEP, notes=[0])
     translator = Translator(envs[0].observation_space, envs[0].action_space)
-    sampler = Sampler(stepper, slots, translator)
+    sampler = Sampler(stepper, slots, translator, made_progress=lambda: None)
     current = stepper.reset(slots, slots, None)
     policy.act = acting = _Stopwatch(policy.act)
     stepper.step_for_rollout = stepping = _Stopwatch(stepper.step_for_rollout)

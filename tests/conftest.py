@@ -13,9 +13,9 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """What is known to be missing is expected to fail; tests/known_gaps.txt has the list."""
+    """What is known to be missing is not run, and counted as xfailed."""
     lines = (Path(__file__).parent / "known_gaps.txt").read_text().splitlines()
     gaps = {line for line in lines if line and not line.startswith("#")}
     for item in items:
         if item.nodeid.split("[")[0] in gaps:
-            item.add_marker(pytest.mark.xfail(reason="see tests/known_gaps.txt", strict=False))
+            item.add_marker(pytest.mark.xfail(reason="see tests/known_gaps.txt", run=False))
