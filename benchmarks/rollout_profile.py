@@ -46,8 +46,10 @@ class ClockedPolicy(TorchPolicy):
         """As TorchPolicy does."""
         begun = perf_counter()
         acted = super().act(observations, state, rng)
-        clock = [begun, self._busy_s, self._ended]
-        acted.outputs["clock"] = np.resize(clock, len(acted.outputs["log_prob"]))
+        rows = len(acted.outputs["log_prob"])
+        clock = np.zeros(max(rows, 3))
+        clock[:3] = begun, self._busy_s, self._ended
+        acted.outputs["clock"] = clock[:rows]
         self._ended = perf_counter()
         self._busy_s += self._ended - begun
         return acted
@@ -70,8 +72,7 @@ class _Watched:
 def profile_rollout(task: RolloutTask) -> Result:
     """Seconds per rollout: in all, and in each part."""
     with open_cluster(task) as envs:
-        plain = policy_for(task, envs)
-        policy = ClockedPolicy(plain.module, plain._distribution)
+        policy = policy_for(task, envs, ClockedPolicy)
         envs.publish = publishing = _Watched(envs.publish)
         envs._assemble = assembling = _Watched(envs._assemble)
         head, workers = [], []

@@ -31,8 +31,8 @@ class Turns:
     cpu_seconds: float
 
 
-def policy_for(task: RolloutTask, env: gym.Env[Any, Any] | gym.vector.VectorEnv) -> Any:
-    """The network as a ``TorchPolicy``, written as a user would."""
+def policy_for(task: RolloutTask, env: Any, kind: type[Any] | None = None) -> Any:
+    """The network as a ``TorchPolicy``, or a ``kind`` of it, written as a user would."""
     import torch
     from networks import make_network
     from torch.distributions import Categorical
@@ -46,7 +46,7 @@ def policy_for(task: RolloutTask, env: gym.Env[Any, Any] | gym.vector.VectorEnv)
         logits, values = module(observations)
         return Categorical(logits=logits, validate_args=False), values
 
-    return TorchPolicy(network, distribution)
+    return (kind or TorchPolicy)(network, distribution)
 
 
 # The ceiling.

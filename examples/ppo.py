@@ -1,7 +1,8 @@
 """PPO, with the policy acting on the workers: a whole [T, N] rollout comes back per call.
 
 python examples/ppo.py                                      # LunarLander-v3, 1 M steps
-python examples/ppo.py --env-id Pendulum-v1 --total-steps 300_000 --gamma 0.9 --reward-scale 0.1
+python examples/ppo.py --env-id Pendulum-v1 --total-steps 300_000 --gamma 0.9 \\
+    --learning-rate 1e-3 --num-envs 16 --num-minibatches 8
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class Bernoulli:
     def sample(self, rng: SlotRandom) -> Array:
         """One array of bits per row."""
         flat = self.logits.reshape(len(self.logits), -1)
-        bits = rng.uniform(flat.shape[1]) < 1 / (1 + np.exp(-flat))
+        bits = rng.uniform(flat.shape[1]) < np.exp(-np.logaddexp(0, -flat))
         return bits.reshape(self.logits.shape).astype(np.int8)
 
     def mode(self) -> Array:
@@ -205,7 +205,8 @@ class Deterministic:
     def log_prob(self, actions: Array) -> Array:
         """The log-density of the noise before it was cut to the bounds."""
         scale = self.noise.reshape(-1, *([1] * (self.action.ndim - 1)))
-        log_std = np.log(np.broadcast_to(scale, self.action.shape))
+        smallest = np.finfo(self.action.dtype).tiny
+        log_std = np.log(np.maximum(np.broadcast_to(scale, self.action.shape), smallest))
         return DiagonalGaussian(self.action, log_std).log_prob(actions)
 
 

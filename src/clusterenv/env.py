@@ -341,12 +341,21 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         if self._head.crew.publisher.version == 0:
             raise ValueError("stream() needs a policy: call publish(policy) first")
         self._state.pending = Call.STREAM
-        return self._stream(num_steps, in_flight)
+        stream = self._stream(num_steps, in_flight)
+        # Begun here: closing a generator that was never begun would not run its `finally`.
+        next(stream)
+        return stream
 
-    def _stream(self, num_steps: int, in_flight: int) -> Iterator[Fragment]:
+    def _stream(self, num_steps: int, in_flight: int) -> Iterator[Any]:
         try:
+            yield None
             for part in self._head.stream(num_steps, in_flight):
                 yield self._assemble(Fragment, [part])
+                self._assert_is_running()
+        except Exception:
+            # A fragment that failed halfway leaves its envs nobody knows where.
+            self._state.has_reset = False
+            raise
         finally:
             self._state.pending = Call.NOTHING
 
@@ -522,4 +531,4 @@ _CLOSE_GRACE_S = 5.0
 def _close_abandoned(head: Head, owner_pid: int) -> None:
     # A forked child of the head inherits this object, but not the run.
     if os.getpid() == owner_pid:
-        head.close(0.0)
+        head.close_from_any_thread()

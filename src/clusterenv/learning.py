@@ -26,8 +26,9 @@ def gae(
         ``advantages`` and ``returns = advantages + values``.
     """
     rewards = rollout.rewards if rewards is None else rewards
+    next_values = rollout.next_values
     values = rollout.outputs["value"]
-    deltas = rewards + gamma * rollout.next_values - values
+    deltas = rewards + gamma * next_values - values
     carries_on = ~(rollout.terminated | rollout.truncated)
     advantages = np.empty_like(deltas)
     running = np.zeros(deltas.shape[1])

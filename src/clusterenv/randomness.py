@@ -43,21 +43,23 @@ class SlotRandom:
     def __init__(self, seed: int, slots: Sequence[int]) -> None:
         self._seed = seed
         self._slots = np.asarray(slots)
-        self._step = 0
-        self._blocks: dict[int, tuple[int, Array]] = {}
+        self._step = self._drawn = 0
+        self._blocks: dict[tuple[int, int], tuple[int, Array]] = {}
 
     def go_to(self, step: int) -> None:
         """Draw for ``step`` from now on."""
-        self._step = step
+        self._step, self._drawn = step, 0
 
     def uniform(self, draws: int = 1) -> Array:
-        """Numbers in [0, 1) for this step, shape (slots, draws)."""
+        """Numbers in [0, 1) for this step, shape (slots, draws); others at each call."""
         block = self._step // _BLOCK_STEPS
-        cached = self._blocks.get(draws)
+        first, self._drawn = self._drawn, self._drawn + draws
+        cached = self._blocks.get((first, draws))
         if cached is None or cached[0] != block:
             steps = np.arange(block * _BLOCK_STEPS, (block + 1) * _BLOCK_STEPS)
-            cached = block, uniforms(self._seed, self._slots, steps, draws)
-            self._blocks[draws] = cached
+            every = uniforms(self._seed, self._slots, steps, first + draws)
+            cached = block, every[:, :, first:]
+            self._blocks[first, draws] = cached
         row: Array = cached[1][self._step % _BLOCK_STEPS]
         return row
 

@@ -109,11 +109,12 @@ class Rollout(Fragment):
     """T steps of all slots: column *i* is slot *i*."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FragmentPart:
     """A fragment as it travels: named arrays."""
 
     slots: tuple[int, ...]
+    request: int
     version: int
     arrays: dict[str, Array]
 

@@ -77,4 +77,4 @@ def test_dqn_learns_cartpole_through_stream(example, tmp_path):
     dqn = example("dqn")
     args = dqn.Args(total_steps=20_000, num_workers=2, out=tmp_path)
     # Random actions reach 22, and 500 is the most there is.
-    assert dqn.main(args) > 80
+    assert dqn.main(args) > 60

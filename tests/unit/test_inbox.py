@@ -25,7 +25,7 @@ def inbox():
 
 @pytest.fixture
 def mailbox():
-    fd = Mailbox.create("test")
+    fd = Mailbox.create()
     yield Mailbox(fd)
     os.close(fd)
 

@@ -108,7 +108,7 @@ def test_waiting_in_vain_ends():
 
 @pytest.fixture
 def mailbox_fd():
-    fd = Mailbox.create("test")
+    fd = Mailbox.create()
     yield fd
     os.close(fd)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from clusterenv.head.io_thread import IoThread
 from clusterenv.head.publisher import Publisher
 from clusterenv.head.reception import Reception, Replies
 from clusterenv.head.roster import Member, Roster
-from clusterenv.launchers.base import Launcher, Order
+from clusterenv.launchers.base import THREAD_NAME, Launcher, Order
 from clusterenv.ledger import Ledger
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, encode
@@ -51,7 +52,7 @@ class Ended:
 
 @dataclass
 class _Line:
-    """The shared-memory line to one worker."""
+    """The shared-memory line to the worker in one place; a replacement takes it over."""
 
     mailbox: Mailbox
     doorbell: Bell
@@ -59,10 +60,15 @@ class _Line:
     frames_fd: int
 
     @staticmethod
-    def open(worker: str) -> _Line:
-        mailbox_fd = Mailbox.create(worker)
-        frames_fd = os.memfd_create(f"clusterenv-{worker}-frames", os.MFD_CLOEXEC)
+    def open() -> _Line:
+        mailbox_fd = Mailbox.create()
+        frames_fd = os.memfd_create("clusterenv-frames", os.MFD_CLOEXEC)
         return _Line(Mailbox(mailbox_fd), Bell(), mailbox_fd, frames_fd)
+
+    def clear(self) -> None:
+        """Make it as new for the next worker; the one before is gone."""
+        self.mailbox.clear()
+        self.doorbell.clear()
 
     def close(self) -> None:
         self.doorbell.close()
@@ -82,7 +88,7 @@ class Crew:
         self.reception = Reception()
         self.ledger = Ledger()
         self.publisher = Publisher(self.ledger)
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[int, _Line] = {}
         self._builds: dict[int, Build] = {}
         self._closing = threading.Event()
         with ExitStack() as undo:
@@ -96,7 +102,9 @@ class Crew:
             self.io = IoThread(self._socket, self.inbox, self._answer_at_once, self.ledger)
             undo.pop_all()
         self.io.start()
-        self._watcher = threading.Thread(target=self._watch, name="clusterenv watch", daemon=True)
+        self._watcher = threading.Thread(
+            target=self._watch, name=f"{THREAD_NAME} watch", daemon=True
+        )
 
     def _answer_at_once(self, worker: str, message: Message) -> Replies | None:
         """On the I/O thread: joins and pulls are served while the user's thread computes."""
@@ -110,14 +118,37 @@ class Crew:
     def start(self, builds: dict[int, Build]) -> None:
         """Start every worker; ``builds`` says what each member's worker is to build."""
         self._builds = builds
+        if self.shares_memory:
+            self._open_lines()
         self._launcher.start([self._order(member) for member in self._roster.members])
         self._watcher.start()
+
+    def _open_lines(self) -> None:
+        try:
+            for member in self._roster.members:
+                self._lines[member.index] = _Line.open()
+        except OSError as error:
+            warnings.warn(
+                f"cannot allocate shared memory ({error}); everything will travel over tcp, which "
+                "is slower. shared_memory=False silences this",
+                stacklevel=2,
+            )
+            self._close_shared_memory()
+
+    def _close_shared_memory(self) -> None:
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
+        if self.arena_fd is not None:
+            os.close(self.arena_fd)
+        self.arena_fd, self.shares_memory = None, False
 
     def _order(self, member: Member) -> Order:
         worker, limits = member.worker, self.limits
         shared = None
-        if self.arena_fd is not None:
-            line = self._lines[worker] = _Line.open(worker)
+        line = self._lines.get(member.index)
+        if line is not None and self.arena_fd is not None:
+            line.clear()
             self.inbox.watch(worker, line.mailbox, line.frames_fd)
             shared = SharedDescriptors(
                 mailbox=line.mailbox_fd,
@@ -144,7 +175,7 @@ class Crew:
 
     def push(self, member: Member, header: bytes) -> bool:
         """Push an encoded message into a member's mailbox; False if that is not possible."""
-        line = self._lines.get(member.worker)
+        line = self._lines.get(member.index)
         if line is None or not line.mailbox.to_worker.push(header):
             return False
         line.doorbell.ring()
@@ -161,7 +192,7 @@ class Crew:
 
     def current_slot(self, member: Member) -> int | None:
         """The slot whose env was running last, where the worker shares memory."""
-        line = self._lines.get(member.worker)
+        line = self._lines.get(member.index)
         slot = line.mailbox.current_slot if line is not None else Mailbox.NO_SLOT
         return None if slot == Mailbox.NO_SLOT else slot
 
@@ -199,9 +230,6 @@ class Crew:
         self._launcher.stop([worker])
         self.reception.forget(worker)
         self.inbox.forget(worker)
-        line = self._lines.pop(worker, None)
-        if line is not None:
-            line.close()
 
     @property
     def is_closed(self) -> bool:
@@ -222,8 +250,4 @@ class Crew:
         self._launcher.stop([member.worker for member in joined], grace_s)
         self.io.close()
         self.inbox.close()
-        for line in self._lines.values():
-            line.close()
-        self._lines.clear()
-        if self.arena_fd is not None:
-            os.close(self.arena_fd)
+        self._close_shared_memory()

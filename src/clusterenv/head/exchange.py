@@ -109,12 +109,13 @@ class Exchange:
         else:
             self._held_back.setdefault(flight.member.index, []).append((flight, frames))
 
-    def cancel_collecting(self) -> None:
+    def cancel_collecting(self) -> list[Flight]:
         """Forget the fragments that are under way; workers do not begin with others."""
-        self.abandon()
+        never_sent = self.abandon()
         for member in self._roster.members:
             if member.joined:
                 self._crew.send(member, Cancel(self._last_request))
+        return never_sent
 
     def send_to_all(self, request: Step | StepWithPolicy) -> None:
         """Send one request to every worker: the hot path, encoded once."""
@@ -124,6 +125,14 @@ class Exchange:
             self._flights[request.request, member.worker] = flight
             if not (member.joined and self._crew.push(member, header)):
                 self._send_or_hold_back(flight, ())
+
+    def expects_earlier(self, slots: tuple[int, ...], request: int) -> bool:
+        """Whether an earlier fragment of these slots is still under way."""
+        return any(
+            flight.slots == slots and flight.request.request < request
+            for flight in self._flights.values()
+            if isinstance(flight.request, Collect)
+        )
 
     def abandon(self) -> list[Flight]:
         """Take no notice of the replies to what was asked so far; give what was never sent."""
@@ -141,12 +150,16 @@ class Exchange:
 
         Warnings are issued here too, not where they arrive: a filter may turn them into errors.
         """
-        while self._warnings:
-            text, category = self._warnings.pop(0)
-            warnings.warn(text, category, stacklevel=4)
-        if self._errors:
-            error, self._errors = self._errors[0], []
-            raise error
+        warned, self._warnings = self._warnings, []
+        raised, self._errors = self._errors, []
+        errors: list[BaseException] = []
+        for text, category in warned:
+            try:
+                warnings.warn(text, category, stacklevel=4)
+            except Warning as error:
+                errors.append(error)
+        if wrong := errors + raised:
+            raise wrong[0]
 
     def pump(self, timeout_s: float) -> Iterator[Answer | Loss]:
         """Wait for something to arrive, and give what it means for the caller."""

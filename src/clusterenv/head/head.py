@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.exchange import Exchange, Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
-from clusterenv.launchers.base import Launcher
+from clusterenv.launchers.base import THREAD_NAME, Launcher
 from clusterenv.rollout import FragmentPart
 from clusterenv.sync import SyncRule
 from clusterenv.wire.codec import Array, Buffer, frame_of, read_arrays
@@ -242,6 +243,7 @@ class Head:
             self._collect(member, num_steps)
 
     def _collect(self, member: Member, num_steps: int) -> None:
+        self._recovering.restart_lost(member.slots)
         request = Collect(self._exchange.new_request(), num_steps, self.crew.publisher.version)
         self._exchange.send(Flight(member, request, member.slots))
 
@@ -251,17 +253,25 @@ class Head:
             self.collect(num_steps)
         try:
             while True:
-                while not self._parts:
+                while (part := self._take_next_part()) is None:
                     self._pump(_TICK_S)
                     self._exchange.raise_errors()
-                part = self._parts.pop(0)
                 # The worker gets its next task before the learner starts with this fragment.
                 self._collect(self.roster.owner_of(part.slots[0]), num_steps)
                 yield part
         finally:
             if not self.crew.is_closed:
-                self._exchange.cancel_collecting()
+                for flight in self._exchange.cancel_collecting():
+                    self._recovering.restart_later(flight.slots)
             self._parts.clear()
+
+    def _take_next_part(self) -> FragmentPart | None:
+        """A worker's oldest fragment: one in shared memory may overtake one on the socket."""
+        for part in sorted(self._parts, key=lambda part: part.request):
+            if not self._exchange.expects_earlier(part.slots, part.request):
+                self._parts.remove(part)
+                return part
+        return None
 
     def announce(self) -> None:
         """Tell the workers that there is a new version; they decide whether to pull it."""
@@ -305,6 +315,8 @@ class Head:
             if remaining_s <= 0:
                 return False
             self._pump(min(_TICK_S, remaining_s))
+        # Whoever waits for all slots does not ask which of them were ready first.
+        self.ready.clear()
         self._exchange.raise_errors()
         return True
 
@@ -404,10 +416,20 @@ class Head:
         """End all workers; let them close their envs for ``grace_s`` first."""
         self.crew.close(grace_s)
 
+    def close_from_any_thread(self) -> None:
+        """End all workers at once, even if a thread of the run is where garbage is collected."""
+        if threading.current_thread().name.startswith(THREAD_NAME):
+            # It could not wait for its own end.
+            threading.Thread(target=self.close, args=(0.0,)).start()
+        else:
+            self.close(0.0)
+
 
 def _part(flight: Flight, reply: Collected, frames: Sequence[Buffer]) -> FragmentPart:
     arrays = read_arrays(reply.arrays, frames)
-    return FragmentPart(flight.slots, reply.version, dict(zip(reply.names, arrays, strict=True)))
+    return FragmentPart(
+        flight.slots, reply.request, reply.version, dict(zip(reply.names, arrays, strict=True))
+    )
 
 
 def _zeros(like: Any, count: int) -> Any:

@@ -10,6 +10,7 @@ import zmq
 
 from clusterenv.errors import ProtocolError
 from clusterenv.head.inbox import Inbox
+from clusterenv.launchers.base import THREAD_NAME
 from clusterenv.ledger import Ledger
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, decode, encode
@@ -26,7 +27,7 @@ class IoThread(threading.Thread):
     def __init__(
         self, socket: HeadSocket, inbox: Inbox, receptionist: Receptionist, ledger: Ledger
     ) -> None:
-        super().__init__(name="clusterenv io", daemon=True)
+        super().__init__(name=f"{THREAD_NAME} io", daemon=True)
         self._socket, self._inbox, self._receptionist = socket, inbox, receptionist
         self._ledger = ledger
         self._outbox: deque[tuple[str, Message, Sequence[Buffer]]] = deque()

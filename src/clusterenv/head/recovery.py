@@ -79,6 +79,12 @@ class Recovery:
                 )
             )
 
+    def restart_lost(self, slots: Sequence[int]) -> None:
+        """A policy is going to act in these slots: reset those that were lost meanwhile."""
+        lost = [slot for slot in slots if slot in self._unreported | self._to_restart]
+        self._unreported.difference_update(lost)
+        self._restart(lost, reports_loss=False)
+
     def deal_with_lost(self, slots: Sequence[int]) -> Sequence[int]:
         """Report or restart what was lost among ``slots``; give back those that can be stepped."""
         if not self.has_lost_slots:

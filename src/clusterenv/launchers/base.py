@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+THREAD_NAME = "clusterenv"
+"""Every thread of a run has a name that begins so."""
+
 
 @dataclass(frozen=True)
 class Order:

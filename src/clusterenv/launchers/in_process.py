@@ -6,14 +6,14 @@ import threading
 import traceback
 from collections.abc import Sequence
 
-from clusterenv.launchers.base import Order, Status
+from clusterenv.launchers.base import THREAD_NAME, Order, Status
 from clusterenv.wire.invitation import Invitation
 from clusterenv.worker.worker import Worker
 
 
 class _Thread(threading.Thread):
     def __init__(self, order: Order, turn: threading.Lock) -> None:
-        super().__init__(name=f"clusterenv {order.worker}", daemon=True)
+        super().__init__(name=f"{THREAD_NAME} {order.worker}", daemon=True)
         self._turn = turn
         self._invitation = Invitation.from_bytes(order.invitation)
         self.log = ""

@@ -46,9 +46,9 @@ class Snapshot:
 
 def _refuse_not_a_number(name: str, array: Array) -> None:
     # One sum is much cheaper than looking at every number; it is finite if they all are.
-    if array.dtype.kind == "f":
+    if array.dtype.kind in "fc":
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(array.sum(dtype=np.float64)):
+            if np.isfinite(array.sum(dtype=np.result_type(array, np.float64))):
                 return
         if not np.isfinite(array).all():
             raise ValueError(

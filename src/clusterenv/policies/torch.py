@@ -177,14 +177,21 @@ class _Foreign:
         return _to_array(self._inner.sample())
 
     def mode(self) -> Array:
-        try:
-            return _to_array(self._inner.mode)
-        except NotImplementedError:
-            return _to_array(self._inner.sample())
+        return _to_array(_mode(self._inner))
 
     def log_prob(self, actions: Array) -> Array:
         log_prob = self._inner.log_prob(torch.from_numpy(actions))
         return _to_array(log_prob.reshape(len(actions), -1).sum(-1))
+
+
+def _mode(found: td.Distribution) -> torch.Tensor:
+    """The mode; torch has none for transformed distributions, where that of the base is taken."""
+    if isinstance(found, td.TransformedDistribution):
+        mode = _mode(found.base_dist)
+        for transform in found.transforms:
+            mode = transform(mode)
+        return mode
+    return _mode(found.base_dist) if isinstance(found, td.Independent) else found.mode
 
 
 def _call_module(module: nn.Module, *arguments: Any) -> Any:

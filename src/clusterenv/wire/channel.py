@@ -12,7 +12,7 @@ from clusterenv.wire import bell
 from clusterenv.wire.codec import Buffer, decode, encode
 from clusterenv.wire.frame_buffer import FrameWriter
 from clusterenv.wire.invitation import SharedDescriptors
-from clusterenv.wire.messages import Message, Reply
+from clusterenv.wire.messages import Message, Reply, Warned
 from clusterenv.wire.shared_memory import Mailbox
 from clusterenv.wire.zmq_channel import WorkerSocket
 
@@ -47,8 +47,8 @@ class SharedChannel:
         self._poller.register(shared.doorbell, zmq.POLLIN)
 
     def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
-        """Send replies through shared memory, if there is room."""
-        if isinstance(message, Reply) and self._share(message, frames):
+        """Send replies through shared memory, if there is room, and warnings not after them."""
+        if isinstance(message, Reply | Warned) and self._share(message, frames):
             bell.ring(self._head_bell_fd)
         else:
             self._socket.send(message, frames)

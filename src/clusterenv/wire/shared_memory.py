@@ -84,6 +84,10 @@ class Ring:
         positions[self._read] = start + _LENGTH_BYTES + -(-length // 8) * 8
         return message
 
+    def clear(self) -> None:
+        """Make it as new, once nobody else has it."""
+        self._positions[self._written] = self._positions[self._read] = 0
+
     def is_empty(self) -> bool:
         """Whether there is nothing to pop."""
         return bool(self._positions[self._written] == self._positions[self._read])
@@ -116,11 +120,22 @@ class Mailbox:
         self.to_head = Ring(memory[mmap.PAGESIZE + Ring.SIZE :])
 
     @staticmethod
-    def create(name: str) -> int:
-        """A descriptor for a new mailbox."""
-        fd = os.memfd_create(f"clusterenv-{name}", os.MFD_CLOEXEC)
-        allocate(fd, Mailbox.SIZE)
+    def create() -> int:
+        """A descriptor for a new mailbox; OSError if there is no memory for it."""
+        fd = os.memfd_create("clusterenv-mailbox", os.MFD_CLOEXEC)
+        try:
+            allocate(fd, Mailbox.SIZE)
+        except OSError:
+            os.close(fd)
+            raise
         return fd
+
+    def clear(self) -> None:
+        """Make it as new, once nobody else has it."""
+        for position in range(len(self._notes)):
+            self._notes[position] = 0
+        self.to_worker.clear()
+        self.to_head.clear()
 
     @property
     def frames_released(self) -> memoryview:

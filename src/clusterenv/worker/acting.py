@@ -83,14 +83,13 @@ class Acting:
         return True
 
     def _take_policy(self, message: TakePolicy) -> None:
-        place = self._place
+        place, translator = self._place, self._translator
+        # Nothing changes before all this has worked: else the old policy would act as the new one.
+        copies = [PolicyCopy(pickle.loads(message.policy), message.layout) for _ in range(2)]
         self._policy_id = message.policy_id
-        self._copy = PolicyCopy(pickle.loads(message.policy), message.layout)
-        self._spare = PolicyCopy(pickle.loads(message.policy), message.layout)
+        self._copy, self._spare = copies
         if self._sampler is None:
-            self._sampler = Sampler(
-                place.stepper, place.slots, self._translator, place.made_progress
-            )
+            self._sampler = Sampler(place.stepper, place.slots, translator, place.made_progress)
             self._sampler.start(self._seed)
 
     def episodes_restarted(self, run_seed: int) -> None:

@@ -1,14 +1,17 @@
 """Ends a worker whose head is gone, and one whose env hangs, even while env code runs.
 
-A thread does it; where env code holds the GIL and the thread cannot run, faulthandler's C thread,
-which this one re-arms, dumps the stacks and ends the process instead.
+A thread does it. Where env code holds the GIL and the thread cannot run, the kernel ends the
+process when the head's end of standard input closes, and faulthandler's C thread, which this one
+re-arms, dumps the stacks and ends it when it hangs.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import os
 import select
+import signal
 import sys
 import threading
 import time
@@ -29,6 +32,7 @@ class Lifeline(threading.Thread):
 
     def __init__(self, worker: Worker, invitation: Invitation) -> None:
         super().__init__(name="lifeline", daemon=True)
+        _end_with_input()
         self._worker = worker
         self._invitation = invitation
         self._parent = os.getppid()
@@ -77,4 +81,19 @@ class Lifeline(threading.Thread):
 
     def _end(self, reason: str, code: int) -> None:
         print(f"clusterenv worker ends: {reason}", file=sys.stderr, flush=True)
+        if code == EXIT_HEAD_GONE and _leads_its_group():
+            # What an env started goes too; nobody is left to read an exit code.
+            os.killpg(0, signal.SIGKILL)
         os._exit(code)
+
+
+def _end_with_input() -> None:
+    """Let the kernel send SIGIO, which ends a process, when standard input closes."""
+    if hasattr(os, "O_ASYNC"):
+        receiver = -os.getpgrp() if _leads_its_group() else os.getpid()
+        fcntl.fcntl(0, fcntl.F_SETOWN, receiver)
+        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _leads_its_group() -> bool:
+    return os.getpgrp() == os.getpid()

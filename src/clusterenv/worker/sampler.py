@@ -42,6 +42,7 @@ class Sampler:
         self._column = {slot: column for column, slot in enumerate(slots)}
         self._rng = SlotRandom(0, slots)
         self._step = 0
+        self._checked: Policy | None = None
         self._state: Any = None
         self._returns, self._lengths = np.zeros(len(slots)), np.zeros(len(slots), np.int64)
 
@@ -95,8 +96,9 @@ class Sampler:
             acted = policy.act(observations, self._state, self._rng)
         except Exception as error:
             raise UserCodeError(None) from error
-        if self._step == 0:
+        if policy is not self._checked:
             self._translator.check(acted.actions, len(self._slots))
+            self._checked = policy
         self._step += 1
         self._state = acted.state
         return acted
@@ -116,6 +118,7 @@ class Sampler:
             f"actions/{index}": np.stack([leaf.of(acted.actions) for acted in acts])
             for index, leaf in enumerate(self._translator.action_leaves)
         }
+        self._translator.check_range(list(arrays.values()))
         for name in acts[0].outputs:
             arrays[f"outputs/{name}"] = np.stack([acted.outputs[name] for acted in acts])
         return arrays

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 
 from clusterenv.wire.codec import Array
 from clusterenv.wire.spaces import join_leaves, leaves_of
@@ -61,13 +62,37 @@ class Translator:
     def check(self, actions: Any, count: int) -> None:
         """ValueError if a policy's actions do not fit the action space."""
         for leaf in self.action_leaves:
-            array = np.asarray(leaf.of(actions))
+            try:
+                array = np.asarray(leaf.of(actions))
+            except (IndexError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"the policy does not fit the action space {self._action_space}: its actions "
+                    f"have no {leaf.path}"
+                ) from error
             expected = (count, *leaf.shape)
             if array.shape != expected or not _fits(array, leaf.dtype):
                 raise ValueError(
                     f"the policy does not fit the action space {self._action_space}: its actions "
                     f"are {array.dtype} of shape {array.shape}, expected {leaf.dtype} of shape "
                     f"{expected}"
+                )
+
+    def check_range(self, columns: list[Array]) -> None:
+        """ValueError if there are no such actions; ``columns`` has [T, n, …] of each leaf."""
+        for leaf, array in zip(self.action_leaves, columns, strict=True):
+            match leaf.of(self._action_space):
+                case Discrete(start=low, n=n):
+                    high = low + n - 1
+                case MultiDiscrete(start=low, nvec=nvec):
+                    high = low + nvec - 1
+                case MultiBinary():
+                    low, high = 0, 1
+                case _:
+                    continue
+            if (array < low).any() or (array > high).any():
+                raise ValueError(
+                    f"the policy does not fit the action space {self._action_space}: its actions "
+                    f"are between {array.min()} and {array.max()}"
                 )
 
 

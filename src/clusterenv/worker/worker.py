@@ -153,8 +153,9 @@ class Worker:
             case Close():
                 self._closing = True
             case _:
-                assert self._acting is not None
-                self._acting.hear(message, frames)
+                # None: an Announce to a worker that still joins; the next Collect says it again.
+                if self._acting is not None:
+                    self._acting.hear(message, frames)
 
     @property
     def _envs(self) -> Stepper:
@@ -274,6 +275,8 @@ class Worker:
         acting, current = self._acting_from()
         if acting.is_cancelled(message.request):
             return
+        # If this fails halfway, nobody knows where the envs are.
+        self._current = None
         version, arrays, self._current = acting.collect(current, message.num_steps, message.newest)
         headers = tuple(header_of(array) for array in arrays.values())
         reply = Collected(message.request, version, tuple(arrays), headers)
@@ -284,6 +287,11 @@ class Worker:
         actions, acted = acting.act(current, message.newest)
         self._current = self._envs.step(self._slots, actions)
         acting.note_ends(self._current)
+        assert self._build_message is not None
+        if AutoresetMode(self._build_message.autoreset_mode) is AutoresetMode.NEXT_STEP:
+            # Where the episode had ended before, this step only reset: what the policy made of
+            # the final observation must not reach the new episode.
+            acting.note_ends(current)
         self._answer(message.request, self._slots, self._current, acted)
 
     def _evaluate(self, message: Evaluate) -> None:
