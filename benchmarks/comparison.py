@@ -140,9 +140,14 @@ def promises_table(
 
 
 def picture(systems: Systems, entries: list[Entry]) -> Any:
-    """Each system's share of the ceiling: one panel per env, one group of bars per num_envs."""
-    import matplotlib
+    """Each system's share of the ceiling: one panel per env, one group of bars per num_envs.
 
+    None where there is no matplotlib: the numbers are worth more than the picture.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        return None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import gymnasium as gym
 import numpy as np
@@ -19,8 +20,10 @@ from progress import Progress
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
-from clusterenv import ClusterEnv, EveryNth, Rollout
-from clusterenv.learning import gae
+from clusterenv import AdaptiveSync, ClusterEnv, EveryNth, Rollout
+from clusterenv.learning import decoupled_loss, gae, with_values
+from clusterenv.policies.torch import TorchPolicy
+from clusterenv.sync import SyncRule
 
 
 @dataclass
@@ -33,8 +36,12 @@ class Args:
     """worker processes; by default one per core"""
     launcher: LauncherName = "local"
     """where the workers run"""
-    sync_every: int = 1
-    """workers pull weights when they are this many versions behind"""
+    threshold: float = 0.1
+    """workers pull weights when their policy has diverged this far from the newest; 0: do not"""
+    max_lag: int = 16
+    """… and in any case when they are this many versions behind"""
+    encoding: Literal["raw", "bf16", "delta"] = "delta"
+    """how weights travel"""
     num_steps: int = 128
     """steps of each environment per rollout"""
     total_steps: int = 1_000_000
@@ -91,7 +98,7 @@ def mlp(inputs: int, hidden: int, outputs: int, gain: float) -> nn.Sequential:
 
 
 class Agent(nn.Module):
-    """Actor and critic. What it returns is all that the workers need to act."""
+    """Actor and critic. Only the actor's weights travel: values are computed at the head."""
 
     def __init__(self, envs: ClusterEnv, hidden: int) -> None:
         super().__init__()
@@ -108,14 +115,27 @@ class Agent(nn.Module):
         self.register_buffer("std", torch.ones(inputs))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
-    def forward(self, observations: Tensor) -> tuple[Distribution, Tensor]:
-        normal = ((observations.flatten(1).float() - self.mean) / self.std).clamp(-10, 10)
-        value = self.critic(normal).squeeze(-1)
+    def normalise(self, observations: Tensor) -> Tensor:
+        return ((observations.flatten(1).float() - self.mean) / self.std).clamp(-10, 10)
+
+    def forward(self, observations: Tensor) -> Distribution:
         if self.discrete:
-            return Categorical(logits=self.actor(normal), validate_args=False), value
-        mean = self.actor(normal)
+            logits = self.actor(self.normalise(observations))
+            return Categorical(logits=logits, validate_args=False)
+        mean = self.actor(self.normalise(observations))
         std = self.log_std.exp().expand_as(mean)
-        return Independent(Normal(mean, std, validate_args=False), 1, validate_args=False), value
+        return Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
+
+    def value(self, observations: Tensor) -> Tensor:
+        return self.critic(self.normalise(observations)).squeeze(-1)
+
+    @torch.no_grad()
+    def value_of(self, observations: np.ndarray) -> np.ndarray:
+        return self.value(torch.from_numpy(observations)).numpy()
+
+    @torch.no_grad()
+    def log_prob_of(self, observations: Tensor, actions: Tensor) -> Tensor:
+        return self(observations).log_prob(actions)
 
     @torch.no_grad()
     def learn_normalisation(self, observations: Tensor) -> None:
@@ -133,13 +153,21 @@ def clip_actions(env: gym.Env) -> gym.Env:
     return gym.wrappers.ClipAction(env) if isinstance(env.action_space, gym.spaces.Box) else env
 
 
+def sync_rule(args: Args) -> SyncRule:
+    """Adaptive policy synchronization, or a fixed period where the threshold is 0."""
+    if args.threshold == 0:
+        return EveryNth(args.max_lag)
+    return AdaptiveSync.for_ppo(args.threshold, clip=args.clip_coef, max_lag=args.max_lag)
+
+
 def make_envs(args: Args) -> ClusterEnv:
     return ClusterEnv(
         args.env_id,
         args.num_envs,
         args.num_workers,
         launcher=make_launcher(args.launcher),
-        sync=EveryNth(args.sync_every),
+        sync=sync_rule(args),
+        encoding=args.encoding,
         wrappers=(clip_actions,),
     )
 
@@ -148,6 +176,7 @@ def update(
     agent: Agent, optimizer: torch.optim.Optimizer, rollout: Rollout, args: Args
 ) -> dict[str, float]:
     """Learn from one rollout; what TensorBoard shows of it."""
+    rollout = with_values(rollout, agent.value_of)
     advantages, returns = gae(
         rollout, args.gamma, args.gae_lambda, rollout.rewards * args.reward_scale
     )
@@ -159,6 +188,8 @@ def update(
         returns.astype(np.float32),
     )
     flat = [torch.from_numpy(rollout.flatten(array)) for array in arrays]
+    # Workers may have acted with an older policy than this one, which the loss starts from.
+    flat.append(agent.log_prob_of(flat[0], flat[1]))
     parameters = list(agent.parameters())
     for _ in range(args.update_epochs):
         for rows in torch.randperm(rollout.rewards.size).tensor_split(args.num_minibatches):
@@ -178,21 +209,22 @@ def loss_of(
     agent: Agent,
     observations: Tensor,
     actions: Tensor,
-    old_log_probs: Tensor,
+    behaviour: Tensor,
     advantages: Tensor,
     returns: Tensor,
+    proximal: Tensor,
     args: Args,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    distribution, values = agent(observations)
-    log_ratio = distribution.log_prob(actions) - old_log_probs
-    ratio = log_ratio.exp()
+    distribution = agent(observations)
+    log_prob = distribution.log_prob(actions)
     advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-    clipped = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-    policy_loss = -torch.min(ratio * advantages, clipped * advantages).mean()
-    value_loss = 0.5 * (values - returns).square().mean()
+    policy_loss = decoupled_loss(log_prob, proximal, behaviour, advantages, args.clip_coef)
+    value_loss = 0.5 * (agent.value(observations) - returns).square().mean()
     entropy = distribution.entropy().mean()
     loss = policy_loss + args.vf_coef * value_loss - args.ent_coef * entropy
     with torch.no_grad():
+        log_ratio = log_prob - proximal
+        ratio = log_ratio.exp()
         approx_kl = (ratio - 1 - log_ratio).mean()
         clipfrac = ((ratio - 1).abs() > args.clip_coef).float().mean()
     scalars = {
@@ -205,24 +237,26 @@ def loss_of(
     return loss, scalars
 
 
-def train(args: Args, envs: ClusterEnv, progress: Progress) -> Agent:
+def train(args: Args, envs: ClusterEnv, progress: Progress) -> TorchPolicy:
     """The learner: it never sees an environment, only rollouts."""
     # Networks this small are faster on one thread than on several.
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     agent = Agent(envs, args.hidden)
+    policy = TorchPolicy(agent, stays_at_head=("critic",))
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
     envs.reset(seed=args.seed)
     while progress.step < args.total_steps and not progress.has_reached(args.target_return):
-        version = envs.publish(agent)
-        rollout = envs.rollout(agent, args.num_steps)
+        version = envs.publish(policy)
+        rollout = envs.rollout(policy, args.num_steps)
         progress.collected(rollout, version)
         if args.anneal_lr:
             left = 1 - (progress.step - rollout.rewards.size) / args.total_steps
             optimizer.param_groups[0]["lr"] = left * args.learning_rate
         scalars = update(agent, optimizer, rollout, args)
         progress.learned(learning_rate=optimizer.param_groups[0]["lr"], **scalars)
-    return agent
+        progress.synced(envs.ledger)
+    return policy
 
 
 def main(args: Args) -> float:
@@ -231,8 +265,8 @@ def main(args: Args) -> float:
         make_envs(args) as envs,
         Progress("PPO", args.out, args.total_steps, args) as progress,
     ):
-        agent = train(args, envs, progress)
-        episodes = envs.evaluate(agent, args.eval_episodes, seed=args.seed + 1_000_000)
+        policy = train(args, envs, progress)
+        episodes = envs.evaluate(policy, args.eval_episodes, seed=args.seed + 1_000_000)
     mean = float(episodes.returns.mean())
     print(f"{args.env_id}: mean return {mean:.1f} over {len(episodes.returns)} episodes")
     return mean

@@ -16,6 +16,8 @@ from rich.progress import Progress as Bar
 from torch.utils.tensorboard import SummaryWriter
 
 from clusterenv import Fragment
+from clusterenv.ledger import Ledger
+from clusterenv.ledger_export import write_scalars
 
 _RECENT_EPISODES = 100
 _LOG_EVERY_S = 10.0
@@ -109,6 +111,10 @@ class Progress:
             self._add(
                 "charts/learning_rate" if name == "learning_rate" else f"losses/{name}", value
             )
+
+    def synced(self, ledger: Ledger) -> None:
+        """What the ledger says by now: ``sync/pulls`` and more."""
+        write_scalars(ledger, self._writer, self.step)
 
     def _add(self, tag: str, value: float) -> None:
         self._writer.add_scalar(tag, value, self.step)

@@ -11,10 +11,11 @@ from clusterenv.errors import (
     WorkerLostError,
 )
 from clusterenv.rollout import Episodes, Fragment, Rollout
-from clusterenv.sync import EveryNth, EveryVersion
+from clusterenv.sync import AdaptiveSync, EveryNth, EveryVersion
 from clusterenv.version import __version__
 
 __all__ = [
+    "AdaptiveSync",
     "CannotPickleError",
     "ClusterEnv",
     "ClusterEnvError",

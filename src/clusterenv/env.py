@@ -39,6 +39,7 @@ from clusterenv.launchers.base import Launcher
 from clusterenv.ledger import Ledger
 from clusterenv.partial_batches import PartialBatches
 from clusterenv.policies.base import Policy
+from clusterenv.policies.encoding import Encoding, check_encoding
 from clusterenv.randomness import fresh_seed
 from clusterenv.rollout import (
     Episodes,
@@ -84,6 +85,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         autoreset_mode: When an env whose episode has ended is reset, as in Gymnasium.
         batch_size: How many slots :meth:`recv` returns. By default all of them.
         sync: When workers pull newly published weights; by default at every version.
+        encoding: How weights travel: ``"raw"``; ``"bf16"``, which halves them and rounds what
+            acts; or ``"delta"``, the difference to what a worker has, rounded likewise.
         trust_workers: Let remote workers send pickled objects. Workers of this machine that this
             process started may do so anyway.
         startup_timeout_s: How long workers may take to start and build their envs.
@@ -112,6 +115,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         batch_size: int | None = None,
         sync: SyncRule | None = None,
+        encoding: Encoding = "raw",
         trust_workers: bool = False,
         startup_timeout_s: float = 120.0,
         step_timeout_s: float = 300.0,
@@ -127,6 +131,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.observation_mode = observation_mode
         self.shared_memory, self.copy = shared_memory, copy
+        check_encoding(encoding)
         self.batch_size = self.num_envs if batch_size is None else batch_size
         if not 1 <= self.batch_size <= self.num_envs:
             raise ValueError(f"batch_size={batch_size} must be between 1 and {self.num_envs=}")
@@ -139,6 +144,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             shared_memory,
             trust_workers or launcher.spawns_here,
             sync or EveryVersion(),
+            encoding,
             Limits(
                 startup_timeout_s,
                 step_timeout_s,
@@ -316,7 +322,9 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """
         self._assert_is_running()
         version = self._head.crew.publisher.publish(self._as_policy(policy))
-        if self._state.pending is Call.STREAM:
+        streams = self._state.pending is Call.STREAM
+        self._head.surveyor.survey(sparingly=streams)
+        if streams:
             self._head.announce()
         return version
 
@@ -373,7 +381,9 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         if episodes < 1:
             raise ValueError(f"episodes={episodes} must be at least 1")
         self.publish(policy)
-        shares = [len(range(slot, episodes, self.num_envs)) for slot in range(self.num_envs)]
+        # Spread over all slots, and so over all workers.
+        slots = np.arange(episodes) * self.num_envs // episodes
+        shares = np.bincount(slots, minlength=self.num_envs).tolist()
         self._head.evaluate(shares, seed, deterministic)
         self._state.pending = Call.CALL
         self._wait(Call.CALL, None)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
-from clusterenv.rollout import Rollout
+from clusterenv.rollout import AnyFragment, Fragment, Rollout, map_structure
 from clusterenv.wire.codec import Array
+
+# torch's; this file works without it.
+Tensor = Any
 
 
 def gae(
@@ -36,3 +43,100 @@ def gae(
         running = deltas[t] + gamma * gae_lambda * carries_on[t] * running
         advantages[t] = running
     return advantages, advantages + values
+
+
+def with_values(rollout: AnyFragment, value: Callable[[Any], Array]) -> AnyFragment:
+    """The rollout with values computed here: for a critic that stays at the head.
+
+    Args:
+        rollout: From a policy without a value function.
+        value: Observations (a row each, in the structure of the space) → one value per row.
+    """
+    steps, columns = rollout.rewards.shape
+    rows = map_structure(lambda array: array.reshape(-1, *array.shape[2:]), rollout.observations)
+    values = np.asarray(value(rows)).reshape(steps + 1, columns)
+    finals = rollout.finals
+    ended = value(finals.observations) if len(finals.steps) else values[0, :0]
+    return replace(
+        rollout,
+        outputs={**rollout.outputs, "value": values[:-1]},
+        last_values=values[-1],
+        finals=replace(finals, values=np.asarray(ended).reshape(-1)),
+    )
+
+
+def importance_weights(log_prob: Array, behaviour_log_prob: Array, cap: float = 1.0) -> Array:
+    """π / μ of each action, at most ``cap``."""
+    return np.asarray(np.exp(np.minimum(log_prob - behaviour_log_prob, np.log(cap))))
+
+
+def decoupled_loss(
+    log_prob: Tensor,
+    proximal_log_prob: Tensor,
+    behaviour_log_prob: Tensor,
+    advantages: Tensor,
+    clip: float = 0.2,
+    cap: float = 2.0,
+) -> Tensor:
+    """PPO's policy loss where workers act with weights that are some versions old.
+
+    PPO clips the ratio to the policy that acted. If that one is stale, the learner may not leave
+    its neighbourhood. Here the ratio is taken to the *proximal* policy, the learner's own at the
+    start of the update, and importance weights correct for who acted. If nobody is behind, both
+    are the same, and so is the loss.
+
+    Args:
+        log_prob: Of the actions under the policy that is being learned. All are torch tensors.
+        proximal_log_prob: Under the learner's policy before the first step of this update.
+        behaviour_log_prob: As recorded when they acted: ``rollout.outputs["log_prob"]``.
+        advantages: Of the actions.
+        clip: How far the ratio may leave 1.
+        cap: The largest importance weight.
+    """
+    weights = (proximal_log_prob - behaviour_log_prob).exp().clamp(max=cap)
+    ratio = (log_prob - proximal_log_prob).exp()
+    clipped = ratio.clamp(1 - clip, 1 + clip)
+    return -(weights * (ratio * advantages).minimum(clipped * advantages)).mean()
+
+
+def vtrace(
+    fragment: Fragment,
+    log_prob: Array,
+    gamma: float,
+    rewards: Array | None = None,
+    *,
+    rho_cap: float = 1.0,
+    c_cap: float = 1.0,
+    trace: float = 1.0,
+) -> tuple[Array, Array]:
+    """V-trace targets and advantages: for fragments of a stream, whose policy is a bit old.
+
+    Args:
+        fragment: With the values of the *learner's* critic: see :func:`with_values`.
+        log_prob: Of the actions under the learner's policy, [T, n].
+        gamma: Discount per step.
+        rewards: If others than ``fragment.rewards``, such as scaled ones.
+        rho_cap: Largest importance weight of a step's own error …
+        c_cap: … and of what comes after it.
+        trace: λ, below 1 for less variance.
+
+    Returns:
+        The targets for the critic, and the advantages for the policy gradient (weighted already).
+    """
+    rewards = fragment.rewards if rewards is None else rewards
+    behaviour, values = fragment.outputs["log_prob"], fragment.outputs["value"]
+    rho = importance_weights(log_prob, behaviour, rho_cap)
+    c = trace * importance_weights(log_prob, behaviour, c_cap)
+    next_values = fragment.next_values
+    deltas = rho * (rewards + gamma * next_values - values)
+    carries_on = ~(fragment.terminated | fragment.truncated)
+    corrections = np.empty_like(deltas)
+    running = np.zeros(deltas.shape[1])
+    for t in reversed(range(len(deltas))):
+        running = deltas[t] + gamma * c[t] * carries_on[t] * running
+        corrections[t] = running
+    targets = values + corrections
+    # What a step leads to is worth its target, where the fragment has one.
+    next_targets = next_values.copy()
+    next_targets[:-1] = np.where(carries_on[:-1], targets[1:], next_values[:-1])
+    return targets, rho * (rewards + gamma * next_targets - values)

@@ -1,10 +1,25 @@
-"""The record of what moved: bytes by kind of message, and every pull with its cause."""
+"""The record of what moved and why: versions, pulls with their causes, bytes, divergences."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
+
+from clusterenv.sync import EVALUATION
+
+_ANNOUNCEMENTS = ("Announce", "Pull", "Pulled")
+
+
+@dataclass(frozen=True)
+class Version:
+    """Weights were published."""
+
+    time_s: float
+    """Since the run began."""
+    version: int
+    bytes: int
+    """Of the whole vector in full precision."""
 
 
 @dataclass(frozen=True)
@@ -15,33 +30,104 @@ class Pull:
     """Since the run began."""
     worker: str
     version: int
+    held: int
+    """The version that it had before; 0 for none."""
     cause: str
-    """In the sync rule's word: ``first``, ``version`` …; ``evaluation`` for :meth:`evaluate`."""
+    """In the sync rule's word: ``first``, ``threshold`` …; ``evaluation`` for :meth:`evaluate`."""
     bytes: int
-    """Of the weights alone."""
+    """Of the weights alone, as encoded."""
+    threshold: float
+    """Of its sync rule then, where it has one."""
+
+    @property
+    def lag(self) -> int:
+        """How many versions the worker was behind."""
+        return self.version - self.held
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The head measured how far a worker's copy is from the newest version."""
+
+    time_s: float
+    worker: str
+    held: int
+    newest: int
+    divergence: float
+    standard_error: float
+    effective_sample_size: float
+    realised: float | None
+    """What the last decision led to: the divergence of its rows from what was newest then."""
 
 
 class Ledger:
-    """What moved between head and workers. Written by the I/O thread, read by anyone."""
+    """What moved between head and workers. Written by the head's threads, read by anyone."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._bytes_by_kind: Counter[str] = Counter()
+        self._versions: list[Version] = []
         self._pulls: list[Pull] = []
+        self._latencies_s: list[float] = []
+        self._measurements: list[Measurement] = []
 
     def count(self, kind: str, num_bytes: int) -> None:
         """Bytes of a message that went through the socket."""
         self._bytes_by_kind[kind] += num_bytes
 
-    def record_pull(self, worker: str, version: int, cause: str, num_bytes: int) -> None:
-        """A worker is being sent ``version``."""
-        elapsed_s = time.monotonic() - self._started
-        self._pulls.append(Pull(elapsed_s, worker, version, cause, num_bytes))
+    def record_version(self, version: int, num_bytes: int) -> None:
+        """Weights were published."""
+        self._versions.append(Version(self._now_s(), version, num_bytes))
+
+    def record_pull(
+        self,
+        worker: str,
+        version: int,
+        *,
+        held: int,
+        cause: str,
+        num_bytes: int,
+        threshold: float,
+    ) -> None:
+        """A worker that has ``held`` is being sent ``version``."""
+        self._pulls.append(Pull(self._now_s(), worker, version, held, cause, num_bytes, threshold))
+
+    def record_latency(self, seconds: float) -> None:
+        """A worker has loaded what it asked for so long ago."""
+        self._latencies_s.append(seconds)
+
+    def record_measurement(
+        self,
+        worker: str,
+        *,
+        held: int,
+        newest: int,
+        divergence: float,
+        standard_error: float,
+        effective_sample_size: float,
+        realised: float | None,
+    ) -> None:
+        """The divergence of a worker's copy from the newest version was measured."""
+        self._measurements.append(
+            Measurement(
+                self._now_s(),
+                worker,
+                held,
+                newest,
+                divergence,
+                standard_error,
+                effective_sample_size,
+                realised,
+            )
+        )
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._started
 
     @property
-    def bytes_by_kind(self) -> dict[str, int]:
-        """Bytes through the socket so far, both ways, by message kind (``Weights`` …)."""
-        return dict(self._bytes_by_kind)
+    def versions(self) -> list[Version]:
+        """Every version so far, in order."""
+        return list(self._versions)
 
     @property
     def pulls(self) -> list[Pull]:
@@ -49,6 +135,51 @@ class Ledger:
         return list(self._pulls)
 
     @property
+    def measurements(self) -> list[Measurement]:
+        """Every measured divergence so far, in order."""
+        return list(self._measurements)
+
+    @property
+    def pull_latencies_s(self) -> list[float]:
+        """How long each pull took a worker, from asking to having loaded."""
+        return list(self._latencies_s)
+
+    @property
+    def bytes_by_kind(self) -> dict[str, int]:
+        """Bytes through the socket so far, both ways, by message kind (``Weights`` …)."""
+        return dict(self._bytes_by_kind)
+
+    @property
     def pulls_by_worker(self) -> dict[str, int]:
         """How often each worker has pulled."""
         return dict(Counter(pull.worker for pull in self._pulls))
+
+    @property
+    def pulls_by_cause(self) -> dict[str, int]:
+        """How often workers pulled for each reason."""
+        return dict(Counter(pull.cause for pull in self._pulls))
+
+    @property
+    def sync_bytes(self) -> int:
+        """Bytes through the socket to keep policies up to date: weights and all talk about them."""
+        return sum(self._bytes_by_kind[kind] for kind in ("Weights", *_ANNOUNCEMENTS))
+
+    @property
+    def bytes_of_always_pulling(self) -> int:
+        """What the weights would have cost, had each worker pulled every version in full."""
+        pulls: dict[str, list[Pull]] = defaultdict(list)
+        for pull in self._pulls:
+            if pull.cause != EVALUATION:
+                pulls[pull.worker].append(pull)
+        sizes = {version.version: version.bytes for version in self._versions}
+        return sum(
+            size
+            for worker in pulls.values()
+            for version, size in sizes.items()
+            if version >= worker[0].version
+        )
+
+    @property
+    def bytes_avoided(self) -> int:
+        """What was saved against pulling every version in full."""
+        return self.bytes_of_always_pulling - self.sync_bytes

@@ -58,6 +58,8 @@ class Fragment:
     truncated: Array
     outputs: dict[str, Array]
     """The policy's named outputs, [T, n] each: ``log_prob``, ``value`` …"""
+    distribution: dict[str, Array]
+    """[T, n, …]: the parameters of what each action was drawn from, such as ``logits``."""
     last_values: Array | None
     """[n]: the value of ``observations[T]``, where the policy has a value."""
     state: Any
@@ -79,7 +81,7 @@ class Fragment:
             shifted[self.finals.steps, self.finals.columns] = finals
             return shifted
 
-        return _map(shift, self.observations, self.finals.observations)
+        return map_structure(shift, self.observations, self.finals.observations)
 
     @cached_property
     def next_values(self) -> Array:
@@ -95,7 +97,7 @@ class Fragment:
 
     def flatten(self, tree: Any) -> Any:
         """Arrays [T, n, …] (or a structure of them) as [T·n, …], without a copy."""
-        return _map(lambda array: array.reshape(-1, *array.shape[2:]), tree)
+        return map_structure(lambda array: array.reshape(-1, *array.shape[2:]), tree)
 
     def minibatches(self, size: int, rng: np.random.Generator) -> Iterator[Array]:
         """Indices into flattened arrays: each row once, in random order, ``size`` at a time."""
@@ -159,6 +161,7 @@ def assemble(
         terminated=wide("terminated"),
         truncated=wide("truncated"),
         outputs=named("outputs/", wide),
+        distribution=named("distribution/", wide),
         last_values=tall("last_values") if has_values else None,
         state=state.get("", state or None),
         finals=Finals(
@@ -185,9 +188,10 @@ def episodes_by_slot(results: Sequence[Sequence[tuple[float, int]]]) -> Episodes
     return Episodes(np.array(slots), np.array(returns), np.array(lengths))
 
 
-def _map(function: Any, tree: Any, *others: Any) -> Any:
+def map_structure(function: Any, tree: Any, *others: Any) -> Any:
+    """``function`` of each array in ``tree`` (and of those in the same place of ``others``)."""
     if isinstance(tree, dict):
-        return {key: _map(function, tree[key], *(o[key] for o in others)) for key in tree}
+        return {key: map_structure(function, tree[key], *(o[key] for o in others)) for key in tree}
     if isinstance(tree, tuple):
-        return tuple(_map(function, *parts) for parts in zip(tree, *others, strict=True))
+        return tuple(map_structure(function, *parts) for parts in zip(tree, *others, strict=True))
     return function(tree, *others)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import math
+import random
+import warnings
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 FIRST = "first"
 VERSION = "version"
+THRESHOLD = "threshold"
+LAG = "lag"
+AGE = "age"
+EVALUATION = "evaluation"
+"""Not a rule's: ``evaluate`` always plays with the newest weights."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +25,18 @@ class News:
     """The version it holds; 0 for none."""
     newest: int
     """The newest version that it has heard of."""
+    divergence: float | None = None
+    """Between the two, as the head measured it last; None if it has not."""
+    standard_error: float = 0.0
+    effective_sample_size: float = 1.0
+    """As a share of the rows, were ``held`` to act for the newest version."""
+    time_s: float = 0.0
+    """Now, on a clock that only goes forward."""
+    pulled_at_s: float = 0.0
+    pulled_bytes: int = 0
+    """The time and size of the last pull."""
+    first_slot: int = 0
+    """Tells workers apart."""
 
     @property
     def lag(self) -> int:
@@ -25,7 +45,11 @@ class News:
 
 
 class SyncRule(Protocol):
-    """Travels to the workers, and decides there."""
+    """Travels to the workers, and decides there; each worker has its own."""
+
+    @property
+    def rows(self) -> int:
+        """On how many rows of each worker the head measures the divergence; 0: not at all."""
 
     def cause_to_pull(self, news: News) -> str | None:
         """Why the worker pulls now, in a word for the ledger; None if it does not."""
@@ -36,6 +60,7 @@ class EveryNth:
     """Pull when ``n`` or more versions behind."""
 
     n: int
+    rows: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -53,3 +78,193 @@ class EveryVersion(EveryNth):
     """Always act with the newest version."""
 
     n: int = 1
+
+
+# What the threshold of AdaptiveSync can be steered by.
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A worker has just decided."""
+
+    news: News
+    pulled: bool
+    versions: int
+    """That were published since the decision before …"""
+    seconds: float
+    """… and the time since then."""
+
+
+class Budget(Protocol):
+    """What the threshold is steered by, instead of staying where it is."""
+
+    def excess(self, decision: Decision) -> float:
+        """Above 0 where the threshold should rise, below 0 where it should fall; about ±1."""
+
+
+@dataclass(frozen=True)
+class PullRate:
+    """Pull this share of the versions."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"PullRate(share={self.share}): it must be above 0 and at most 1")
+
+    def excess(self, decision: Decision) -> float:
+        """How much more than its share this decision was."""
+        return decision.pulled - self.share * decision.versions
+
+
+@dataclass(frozen=True)
+class BytesPerSecond:
+    """Spend this many bytes of weights per second and worker."""
+
+    budget: float
+
+    def __post_init__(self) -> None:
+        if self.budget <= 0:
+            raise ValueError(f"BytesPerSecond(budget={self.budget}): it must be above 0")
+
+    def excess(self, decision: Decision) -> float:
+        """How many pulls more than the time since the last decision pays for."""
+        affordable = self.budget * decision.seconds / max(1, decision.news.pulled_bytes)
+        return decision.pulled - min(affordable, 1.0)
+
+
+@dataclass(frozen=True)
+class EffectiveSampleSize:
+    """Keep the mean effective sample size of what workers collect at this share."""
+
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError(f"EffectiveSampleSize(share={self.share}): it must be within 0 and 1")
+
+    def excess(self, decision: Decision) -> float:
+        """How much better the rows will be than they need to be."""
+        size = 1.0 if decision.pulled else decision.news.effective_sample_size
+        return (size - self.share) / (1 - self.share)
+
+
+@dataclass
+class AdaptiveSync:
+    """Pull when the policy has drifted: adaptive policy synchronization (APS).
+
+    The head measures how far the newest policy is from the copy that acts, on rows that the copy
+    has just acted on, and tells the worker in a few tens of bytes. The worker pulls if the upper
+    end of that estimate is above ``threshold``, and in any case if it is ``max_lag`` versions or
+    ``max_age_s`` seconds behind.
+
+    Args:
+        threshold: The divergence above which to pull: a KL divergence per step, summed over the
+            parts of an action; for epsilon-greedy policies the total variation.
+        max_lag: Pull when so many versions behind, whatever the divergence says. None takes that
+            cap off, and training may then freeze: see ``docs/aps.md``.
+        max_age_s: Pull when the weights are so old and there are newer ones.
+        rows: On how many rows per worker the head measures. 16 are enough for image policies.
+        budget: :class:`PullRate`, :class:`BytesPerSecond` or :class:`EffectiveSampleSize`; the
+            threshold then only says where to begin.
+        spread: Each worker varies its threshold by up to this share, anew at every pull, so that
+            they do not pull as a herd.
+        confidence: How many standard errors above the estimate the upper end is.
+        gain: How fast a budget moves the threshold.
+        measure: Another divergence than the distribution's own: the name of one of its methods,
+            such as ``"jensen_shannon"`` or ``"total_variation"``.
+    """
+
+    threshold: float = 0.1
+    max_lag: int | None = 16
+    max_age_s: float = 300.0
+    rows: int = 64
+    budget: Budget | None = None
+    spread: float = 0.1
+    confidence: float = 1.64
+    gain: float = 0.2
+    measure: str = "divergence"
+    _random: random.Random | None = field(default=None, init=False, repr=False, compare=False)
+    _factor: float = field(default=1.0, init=False, repr=False, compare=False)
+    _decided: News | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, ok in (
+            ("threshold", self.threshold >= 0),
+            ("max_lag", self.max_lag is None or self.max_lag >= 1),
+            ("max_age_s", self.max_age_s > 0),
+            ("rows", self.rows >= 2),
+            ("spread", 0 <= self.spread < 1),
+        ):
+            if not ok:
+                raise ValueError(f"AdaptiveSync({name}={getattr(self, name)}) makes no sense")
+        if self.max_lag is None:
+            warnings.warn(
+                "AdaptiveSync(max_lag=None): nothing bounds how stale a worker gets. A loss that "
+                "clips against the acting policy then keeps the divergence below the threshold "
+                "for ever, and training freezes; set max_lag",
+                stacklevel=3,
+            )
+
+    @staticmethod
+    def for_ppo(
+        threshold: float | None = None,
+        *,
+        clip: float = 0.2,
+        decoupled: bool = True,
+        max_lag: int | None = 16,
+        budget: Budget | None = None,
+    ) -> AdaptiveSync:
+        """For PPO; ``decoupled`` says that it uses :func:`clusterenv.learning.decoupled_loss`.
+
+        A loss that clips against the acting policy keeps the divergence near ``clip² / 2``: a
+        threshold near that is never reached, and a warning says so.
+        """
+        highest = clip**2 / 4
+        if threshold is None:
+            threshold = 0.1 if decoupled else highest / 2
+        if not decoupled and threshold >= highest:
+            warnings.warn(
+                f"threshold={threshold:g} with clip={clip:g} and a loss that is not decoupled: the "
+                f"loss holds the divergence near {clip**2 / 2:g}, so that only max_lag will make "
+                f"workers pull. Use a threshold below {highest:g}, or "
+                "clusterenv.learning.decoupled_loss",
+                stacklevel=2,
+            )
+        return AdaptiveSync(threshold, max_lag, budget=budget)
+
+    @staticmethod
+    def for_off_policy(threshold: float = 0.1, *, max_lag: int | None = 256) -> AdaptiveSync:
+        """For DQN, SAC and the like, which publish after every few gradient steps."""
+        return AdaptiveSync(threshold, max_lag)
+
+    def cause_to_pull(self, news: News) -> str | None:
+        """``first``, ``threshold``, ``lag``, ``age``, or None."""
+        if news.held == 0 and news.newest > 0:
+            return FIRST
+        if news.lag <= 0:
+            return None
+        cause = self._cause(news)
+        self._steer(news, pulled=cause is not None)
+        return cause
+
+    def _cause(self, news: News) -> str | None:
+        if news.divergence is not None:
+            upper = news.divergence + self.confidence * news.standard_error
+            # Not `>`: what is not a number must not keep a worker from pulling.
+            if not upper <= self.threshold * self._factor:
+                return THRESHOLD
+        if self.max_lag is not None and news.lag >= self.max_lag:
+            return LAG
+        return AGE if news.time_s - news.pulled_at_s >= self.max_age_s else None
+
+    def _steer(self, news: News, pulled: bool) -> None:
+        before, self._decided = self._decided, news
+        if pulled:
+            self._random = self._random or random.Random(news.first_slot)
+            self._factor = 1 + self.spread * self._random.uniform(-1, 1)
+        if self.budget is None or before is None or before.newest == news.newest:
+            return
+        decision = Decision(news, pulled, news.newest - before.newest, news.time_s - before.time_s)
+        self.threshold *= math.exp(self.gain * self.budget.excess(decision))
+        self.threshold = min(max(self.threshold, 1e-8), 1e3)

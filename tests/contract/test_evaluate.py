@@ -46,7 +46,7 @@ def expected_of(make, weights, seed, episodes):
     """By slot, each with its share."""
     rows = []
     for slot in range(NUM_ENVS):
-        share = len(range(slot, episodes, NUM_ENVS))
+        share = sum(episode * NUM_ENVS // episodes == slot for episode in range(episodes))
         rows += [(slot, *episode) for episode in play(make, weights, seed + slot, share)]
     return rows
 

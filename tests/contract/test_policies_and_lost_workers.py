@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from contextlib import closing, contextmanager
 from functools import partial
 
@@ -46,6 +47,7 @@ class Hit:
 
     def _strike(self):
         if eventually(self._sign.exists):
+            time.sleep(0.2)  # what it said before is on its way
             kill(self._pid)
         self._gate.touch()
 

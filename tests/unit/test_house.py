@@ -25,8 +25,9 @@ MAY_IMPORT = {
     "partial_batches": "head wire",
     # Head and worker meet in the wire, and in decisions and arrays that both know.
     "head": "backends.base distributions launchers.base ledger policies.base policies.copy "
-    "randomness rollout sync wire",
-    "worker": "distributions policies.base policies.copy randomness rollout sync wire",
+    "policies.encoding policies.recurrent randomness rollout sync wire",
+    "worker": "distributions policies.base policies.copy policies.recurrent randomness rollout "
+    "sync wire",
     "wire": "version",
     # Plugins know their own base and little else.
     "launchers": "wire",
@@ -37,7 +38,8 @@ MAY_IMPORT = {
     # Decisions and arrays: nothing that opens anything.
     "distributions": "randomness wire.codec",
     "learning": "rollout wire.codec",
-    "ledger": "",
+    "ledger": "sync",
+    "ledger_export": "ledger sync",
     "randomness": "wire.codec",
     "rollout": "wire.codec wire.spaces",
     "sync": "",

@@ -23,6 +23,7 @@ def make_rollout(rng, num_steps, num_envs, ends):
         terminated=np.asarray(ends) == 1,
         truncated=np.asarray(ends) == 2,
         outputs={"value": rng.normal(size=(num_steps, num_envs))},
+        distribution={},
         last_values=rng.normal(size=num_envs),
         state=None,
         finals=Finals(steps, columns, np.zeros(len(steps)), final_values),

@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from clusterenv.errors import ProtocolError
 from clusterenv.policies.copy import PolicyCopy, Snapshot, encode_layout, layout_of, split_vector
+from clusterenv.wire.messages import Weights
 
 DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u1", "?", "c8"])
 FINITE = {"allow_nan": False, "allow_infinity": False}
@@ -40,10 +41,14 @@ def assert_equal(actual, expected):
         assert np.array_equal(actual[name], array), name
 
 
+def load(copy, version, vector, checksum):
+    copy.load(Weights(1, version, checksum, "raw"), vector)
+
+
 @given(WEIGHTS)
 def test_a_copy_gets_exactly_what_was_published(weights):
     snapshot, copy = Snapshot(weights), copy_of(weights)
-    copy.load(7, memoryview(bytes(snapshot.vector)), snapshot.checksum)
+    load(copy, 7, memoryview(bytes(snapshot.vector)), snapshot.checksum)
     assert copy.version == 7
     assert_equal(copy.policy.loaded[0], weights)
 
@@ -85,11 +90,11 @@ def test_the_checksum_is_that_of_the_vector():
 def test_a_damaged_byte_is_noticed_and_nothing_is_loaded(place, change):
     weights = {"a": np.arange(9.0)}
     snapshot, copy = Snapshot(weights), copy_of(weights)
-    copy.load(1, snapshot.vector, snapshot.checksum)
+    load(copy, 1, snapshot.vector, snapshot.checksum)
     damaged = bytearray(snapshot.vector)
     damaged[place] ^= change
     with pytest.raises(ProtocolError, match="the weights of version 2 are damaged"):
-        copy.load(2, damaged, snapshot.checksum)
+        load(copy, 2, damaged, snapshot.checksum)
     assert copy.version == 1
     assert len(copy.policy.loaded) == 1
 
@@ -99,7 +104,7 @@ def test_a_vector_of_another_length_than_the_layout_takes_is_refused(size):
     vector = bytes(size)
     copy = copy_of({"a": np.arange(9.0)})
     with pytest.raises((ProtocolError, ValueError)):
-        copy.load(1, vector, zlib.crc32(vector))
+        load(copy, 1, vector, zlib.crc32(vector))
     assert copy.version == 0
     assert copy.policy.loaded == []
 
@@ -107,7 +112,7 @@ def test_a_vector_of_another_length_than_the_layout_takes_is_refused(size):
 def test_a_copy_may_write_to_what_it_was_given():
     weights = {"a": np.arange(3.0)}
     snapshot, copy = Snapshot(weights), copy_of(weights)
-    copy.load(1, bytes(snapshot.vector), snapshot.checksum)
+    load(copy, 1, bytes(snapshot.vector), snapshot.checksum)
     copy.policy.loaded[0]["a"][...] = 9.0
     assert snapshot.checksum == zlib.crc32(np.arange(3.0).tobytes())
 
@@ -121,7 +126,7 @@ def test_a_version_counts_only_after_the_policy_has_taken_it():
     snapshot = Snapshot(weights)
     copy = PolicyCopy(Picky(), encode_layout(snapshot.layout))
     with pytest.raises(KeyError):
-        copy.load(5, snapshot.vector, snapshot.checksum)
+        load(copy, 5, snapshot.vector, snapshot.checksum)
     assert copy.version == 0
 
 

@@ -17,6 +17,9 @@ def run_worker() -> None:
     faulthandler.enable()
     os.environ["CLUSTERENV_WORKER"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "SCHED_BATCH"):
+        # A worker that is woken must not push the head aside before it has woken the others.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     invitation = Invitation.from_bytes(_read_line(0))
     # Standard input is the lifeline now; env code that asks for input gets end of file.
     sys.stdin = open(os.devnull)  # noqa: SIM115

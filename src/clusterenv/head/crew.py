@@ -23,7 +23,7 @@ from clusterenv.ledger import Ledger
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, encode
 from clusterenv.wire.invitation import SharedDescriptors
-from clusterenv.wire.messages import Build, Close, Message, Pull
+from clusterenv.wire.messages import Build, Close, Message, Pull, Pulled
 from clusterenv.wire.shared_memory import AVAILABLE, Mailbox
 from clusterenv.wire.zmq_channel import HeadSocket
 
@@ -76,18 +76,29 @@ class _Line:
         os.close(self.frames_fd)
 
 
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Crew:
     """Starts, reaches, watches, replaces and ends the workers of the roster."""
 
     def __init__(
-        self, launcher: Launcher, roster: Roster, limits: Limits, shared_memory: bool
+        self,
+        launcher: Launcher,
+        roster: Roster,
+        limits: Limits,
+        shared_memory: bool,
+        encoding: str,
     ) -> None:
         self._launcher, self._roster, self.limits = launcher, roster, limits
         self.shares_memory = shared_memory and launcher.shares_memory and AVAILABLE
-        self.inbox = Inbox()
+        self.inbox = Inbox(may_spin=self.shares_memory and _cores() > len(roster.members))
         self.reception = Reception()
         self.ledger = Ledger()
-        self.publisher = Publisher(self.ledger)
+        self.publisher = Publisher(self.ledger, encoding)
         self._lines: dict[int, _Line] = {}
         self._builds: dict[int, Build] = {}
         self._closing = threading.Event()
@@ -110,6 +121,9 @@ class Crew:
         """On the I/O thread: joins and pulls are served while the user's thread computes."""
         if isinstance(message, Pull):
             return self.publisher.answer(worker, message)
+        if isinstance(message, Pulled):
+            self.ledger.record_latency(message.seconds)
+            return ()
         return self.reception.answer(worker, message)
 
     def _create_arena_fd(self) -> int | None:
@@ -229,6 +243,7 @@ class Crew:
         self._socket.revoke(worker)
         self._launcher.stop([worker])
         self.reception.forget(worker)
+        self.publisher.forget(worker)
         self.inbox.forget(worker)
 
     @property

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode
@@ -20,6 +21,7 @@ from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.exchange import Exchange, Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
+from clusterenv.head.surveyor import Surveyor
 from clusterenv.launchers.base import THREAD_NAME, Launcher
 from clusterenv.rollout import FragmentPart
 from clusterenv.sync import SyncRule
@@ -68,6 +70,7 @@ class Head:
         shared_memory: bool,
         trusted: bool,
         sync_rule: SyncRule,
+        encoding: str,
         limits: Limits,
     ) -> None:
         self.num_envs = num_envs
@@ -91,7 +94,9 @@ class Head:
             )
             for member in self.roster.members
         }
-        self.crew = Crew(launcher, self.roster, limits, shared_memory)
+        self.crew = Crew(launcher, self.roster, limits, shared_memory, encoding)
+        self.surveyor = Surveyor(sync_rule, self.crew, self.roster)
+        self._acted_on: dict[int, list[Array]] = {}
         self._exchange = Exchange(self.crew, self.roster)
         self._recovery: Recovery | None = None
         self._mode = autoreset_mode
@@ -122,6 +127,7 @@ class Head:
         self.action_leaf = single_array_leaf(action_space)
         self._arena = self._map_arena(leaves)
         self.batch = Batch(observation_space, self.num_envs, self._arena)
+        self.surveyor.agree(observation_space, action_space)
         layout = Layout(
             self.num_envs,
             pack(space_to_plain(observation_space), allow_pickle=True),
@@ -244,7 +250,12 @@ class Head:
 
     def _collect(self, member: Member, num_steps: int) -> None:
         self._recovering.restart_lost(member.slots)
-        request = Collect(self._exchange.new_request(), num_steps, self.crew.publisher.version)
+        request = Collect(
+            self._exchange.new_request(),
+            num_steps,
+            self.crew.publisher.version,
+            self.surveyor.latest(member),
+        )
         self._exchange.send(Flight(member, request, member.slots))
 
     def stream(self, num_steps: int, in_flight: int) -> Iterator[FragmentPart]:
@@ -275,19 +286,23 @@ class Head:
 
     def announce(self) -> None:
         """Tell the workers that there is a new version; they decide whether to pull it."""
-        message = Announce(self.crew.publisher.version)
+        version = self.crew.publisher.version
         for member in self.roster.members:
-            self.crew.io.send(member.worker, message)
+            self.crew.io.send(member.worker, Announce(version, self.surveyor.latest(member)))
 
     def step_with_policy(self) -> None:
         """Ask every worker to step its envs with the policy that was published."""
         request = StepWithPolicy(self._exchange.new_request(), self.crew.publisher.version)
-        if not self._recovering.has_lost_slots:
+        surveys = self.surveyor.is_on
+        if not (surveys or self._recovering.has_lost_slots):
             self._exchange.send_to_all(request)
             return
         live = self._recovering.deal_with_lost(range(self.num_envs))
         # A lost slot is always one of a whole worker.
         for member, group, _ in self.roster.split_by_member(live):
+            if surveys:
+                self._acted_on[member.index] = self.batch.leaves_of(group)
+                request = msgspec.structs.replace(request, measured=self.surveyor.latest(member))
             self._exchange.send(Flight(member, request, group))
 
     def evaluate(self, episodes: Sequence[int], seed: int, deterministic: bool) -> None:
@@ -387,7 +402,9 @@ class Head:
             case Stepped():
                 self._take_rows(flight, reply, frames)
             case Collected():
-                self._parts.append(_part(flight, reply, frames))
+                part = _part(flight, reply, frames)
+                self._parts.append(part)
+                self.surveyor.note_fragment(flight.member, part)
             case Returned():
                 values = unpack(reply.values, allow_pickle=self._trusted)
                 self._values[flight.member.index] = values
@@ -403,6 +420,9 @@ class Head:
         if reply.acted:
             acted = unpack(reply.acted, allow_pickle=self._trusted)
             self._acted[flight.member.index] = acted
+            if self.surveyor.is_on:
+                acted_on = self._acted_on.pop(flight.member.index)
+                self.surveyor.note_step(flight.member, acted_on, acted)
         if flight.reports_loss:
             self.batch.truncated[list(flight.slots)] = True
         self.ready.extend(flight.slots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections import deque
@@ -13,7 +14,9 @@ from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, decode
 from clusterenv.wire.frame_buffer import FrameReader
 from clusterenv.wire.messages import InFrameBuffer
-from clusterenv.wire.shared_memory import Mailbox
+from clusterenv.wire.shared_memory import MAY_SPIN, Mailbox
+
+_SPIN_S = 2e-3
 
 Arrival = tuple[str, Any, list[Buffer]]
 
@@ -21,7 +24,9 @@ Arrival = tuple[str, Any, list[Buffer]]
 class Inbox:
     """One bell for everything: the I/O thread rings it, and so do workers that share memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, may_spin: bool = False) -> None:
+        self.may_spin = may_spin and MAY_SPIN
+        """Look again and again before sleeping: only where workers leave a core free."""
         self.bell = Bell()
         self._mailboxes: dict[str, Mailbox] = {}
         self._readers: dict[str, FrameReader] = {}
@@ -73,11 +78,8 @@ class Inbox:
         return True
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something is here, or after ``timeout_s``.
-
-        Never spins: where all cores are busy with workers, that would take one from them.
-        """
-        if not self.is_empty():
+        """Return when something is here, or after ``timeout_s``."""
+        if not self.is_empty() or (self.may_spin and self._arrives_while_spinning()):
             return
         deadline = time.monotonic() + timeout_s
         while (remaining_s := deadline - time.monotonic()) > 0:
@@ -85,6 +87,14 @@ class Inbox:
                 self.bell.clear()
             if not self.is_empty():
                 return
+
+    def _arrives_while_spinning(self) -> bool:
+        deadline = time.perf_counter() + _SPIN_S
+        while time.perf_counter() < deadline:
+            if not self.is_empty():
+                return True
+            os.sched_yield()
+        return False
 
     def close(self) -> None:
         """Give the bell back."""

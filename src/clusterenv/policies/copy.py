@@ -12,10 +12,10 @@ import numpy as np
 
 from clusterenv.errors import ProtocolError
 from clusterenv.policies.base import Policy
+from clusterenv.policies.encoding import Layout, decode, round_to_bf16
 from clusterenv.wire.codec import Array, Buffer
+from clusterenv.wire.messages import Weights
 from clusterenv.wire.values import dtype_of_plain_data
-
-Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 
 
 def layout_of(weights: Mapping[str, Array]) -> Layout:
@@ -31,12 +31,14 @@ def encode_layout(layout: Layout) -> bytes:
 class Snapshot:
     """The weights of one version: one flat vector that nobody writes to again."""
 
-    def __init__(self, weights: Mapping[str, Array]) -> None:
+    def __init__(self, weights: Mapping[str, Array], encoding: str = "raw") -> None:
         self.layout = layout_of(weights)
         self.vector = bytearray(sum(array.nbytes for array in weights.values()))
         for name, part in split_vector(self.layout, self.vector).items():
             np.copyto(part, weights[name])
             _refuse_not_a_number(name, part)
+        if encoding != "raw":
+            round_to_bf16(self.vector, self.layout)
 
     @cached_property
     def checksum(self) -> int:
@@ -58,17 +60,26 @@ def _refuse_not_a_number(name: str, array: Array) -> None:
 
 
 class PolicyCopy:
-    """A policy on a worker; its weights change only as a whole, after a check."""
+    """A policy whose weights change only as a whole, after a check."""
 
     def __init__(self, policy: Policy, layout: bytes) -> None:
         self.policy = policy
         self.version = 0
         self._layout = msgspec.msgpack.decode(layout, type=Layout)
+        self._vector: bytearray | None = None
 
-    def load(self, version: int, vector: Buffer, checksum: int) -> None:
-        """Take the weights of ``version``; ProtocolError if they are damaged."""
-        if zlib.crc32(vector) != checksum:
-            raise ProtocolError(f"the weights of version {version} are damaged")
+    def load(self, message: Weights, data: Buffer) -> None:
+        """Take the weights of a version; ProtocolError if they are damaged."""
+        base = self._vector if message.base == self.version else None
+        vector = decode(message.encoding, data, self._layout, base)
+        if zlib.crc32(vector) != message.checksum:
+            raise ProtocolError(f"the weights of version {message.version} are damaged")
+        self.take(message.version, vector)
+        # Kept where the next weights may come as the difference to these.
+        self._vector = None if message.encoding == "raw" else vector
+
+    def take(self, version: int, vector: bytearray) -> None:
+        """Act with a copy of ``vector`` from now on: a policy may write to its weights."""
         self.policy.load(split_vector(self._layout, bytearray(vector)))
         self.version = version
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +38,9 @@ class TorchPolicy:
             and ``value`` are then called with a third argument, a dict of tensors, and
             ``distribution`` returns ``(distribution, next state)`` or
             ``(distribution, value, next state)``.
+        stays_at_head: Names of submodules (or parameters) that acting does not need, such as
+            ``("critic",)``: their weights are never sent. Values are then computed at the head,
+            see :func:`clusterenv.learning.with_values`.
     """
 
     def __init__(
@@ -46,7 +49,13 @@ class TorchPolicy:
         distribution: Callable[..., Any] | None = None,
         value: Callable[..., Any] | None = None,
         state_shapes: Mapping[str, tuple[int, ...]] | None = None,
+        stays_at_head: Sequence[str] = (),
     ) -> None:
+        names = unwrap(module).state_dict()
+        for part in stays_at_head:
+            if not any(_is_part(name, part) for name in names):
+                raise ValueError(f"stays_at_head: the module has no {part!r}")
+        self._stays_at_head = tuple(stays_at_head)
         self.module = module
         self._distribution = distribution or _call_module
         self._value = value
@@ -95,8 +104,11 @@ class TorchPolicy:
 
     def weights(self) -> Mapping[str, Array]:
         """Parameters and buffers, as arrays that share the module's memory where they can."""
-        state = unwrap(self.module).state_dict()
-        return {name: _to_array(tensor) for name, tensor in state.items()}
+        return {
+            name: _to_array(tensor)
+            for name, tensor in unwrap(self.module).state_dict().items()
+            if not any(_is_part(name, part) for part in self._stays_at_head)
+        }
 
     def load(self, weights: Mapping[str, Array]) -> None:
         """Copy these weights into the module."""
@@ -116,6 +128,10 @@ class TorchPolicy:
             # A worker owns one core, and checks what comes out anyway.
             torch.set_num_threads(1)
             td.Distribution.set_default_validate_args(False)
+
+
+def _is_part(name: str, part: str) -> bool:
+    return name == part or name.startswith(f"{part}.")
 
 
 def unwrap(module: nn.Module) -> nn.Module:
@@ -148,10 +164,14 @@ def to_plain_distribution(found: Any) -> Distribution:
             return distributions.Bernoulli(_to_array(found.logits))
         case td.Distribution():
             return _Foreign(found)
-        case [td.Categorical(), *_]:
+        case list() if all(isinstance(part, td.Categorical) for part in found):
             sizes = tuple(part.logits.shape[-1] for part in found)
             logits = torch.cat([part.logits for part in found], dim=-1)
             return distributions.MultiCategorical(_to_array(logits), sizes)
+        case dict() | [td.Distribution(), *_]:
+            return _to_joint(found)
+        case distributions.Joint(parts=parts):
+            return _to_joint(parts)
         case torch.Tensor():
             raise TypeError(
                 "the policy's `distribution` returned a tensor; return a torch.distributions "
@@ -165,13 +185,27 @@ def to_plain_distribution(found: Any) -> Distribution:
     return plain
 
 
+def _to_joint(parts: Any) -> distributions.Joint:
+    if isinstance(parts, Mapping):
+        plain = {key: to_plain_distribution(part) for key, part in parts.items()}
+        return distributions.Joint(plain)
+    return distributions.Joint(tuple(to_plain_distribution(part) for part in parts))
+
+
 class _Foreign:
     """A torch distribution that we have no arrays for: it draws with torch's own generator."""
 
-    ARRAYS: ClassVar[tuple[str, ...]] = ()
-
     def __init__(self, inner: td.Distribution) -> None:
         self._inner = inner
+
+    def arrays(self) -> dict[str, Array]:
+        return {}
+
+    def with_arrays(self, arrays: dict[str, Array]) -> _Foreign:
+        return self
+
+    def divergence(self, newer: _Foreign) -> Array:
+        return _to_array(td.kl_divergence(self._inner, newer._inner))
 
     def sample(self, rng: SlotRandom) -> Array:
         return _to_array(self._inner.sample())

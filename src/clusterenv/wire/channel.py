@@ -16,7 +16,8 @@ from clusterenv.wire.messages import Message, Reply, Warned
 from clusterenv.wire.shared_memory import Mailbox
 from clusterenv.wire.zmq_channel import WorkerSocket
 
-SPIN_S = 200e-6
+# Longer than the head takes between two steps, and than one worker waits for another.
+SPIN_S = 2e-3
 _LOOK_AT_SOCKET_EVERY_S = 0.02
 
 

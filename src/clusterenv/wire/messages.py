@@ -194,10 +194,21 @@ class TakePolicy(Message):
     layout: bytes
 
 
+class Measured(msgspec.Struct, array_like=True, frozen=True):
+    """How far the newest version is from ``held``, on rows where ``held`` acted."""
+
+    held: int
+    divergence: float
+    standard_error: float
+    effective_sample_size: float
+    """As a share of the rows, if ``held`` acts for the newest version."""
+
+
 class Announce(Message):
     """There is a new version; no bytes of it move until the worker pulls."""
 
     newest: int
+    measured: Measured | None = None
 
 
 class Collect(Message):
@@ -206,6 +217,7 @@ class Collect(Message):
     request: int
     num_steps: int
     newest: int
+    measured: Measured | None = None
 
 
 class Cancel(Message):
@@ -219,6 +231,7 @@ class StepWithPolicy(Message):
 
     request: int
     newest: int
+    measured: Measured | None = None
 
 
 class Evaluate(Message):
@@ -237,14 +250,28 @@ class Pull(Message):
     policy_id: int
     held: int
     cause: str
+    threshold: float = 0.0
+    """That of its sync rule at this moment, where it has one."""
 
 
 class Weights(Message):
-    """The weights of a version: one frame with the flat vector, and its checksum."""
+    """The weights of a version: one frame with the encoded vector.
+
+    ``checksum`` is that of the decoded vector, ``base`` the version that a delta starts from.
+    """
 
     policy_id: int
     version: int
     checksum: int
+    encoding: str
+    base: int = 0
+
+
+class Pulled(Message):
+    """The weights of ``version`` have been loaded, so long after the worker asked for them."""
+
+    version: int
+    seconds: float
 
 
 class Collected(Reply):
@@ -280,5 +307,6 @@ AnyMessage = Union[  # noqa: UP007 (msgspec reads this at run time)
     Evaluate,
     Pull,
     Weights,
+    Pulled,
     Collected,
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,10 +14,19 @@ import numpy as np
 from gymnasium import Space
 
 from clusterenv.policies.copy import PolicyCopy
-from clusterenv.sync import News, SyncRule
+from clusterenv.sync import EVALUATION, News, SyncRule
 from clusterenv.wire.channel import Channel
 from clusterenv.wire.codec import Array, Buffer
-from clusterenv.wire.messages import Announce, Cancel, Message, Pull, TakePolicy, Weights
+from clusterenv.wire.messages import (
+    Announce,
+    Cancel,
+    Measured,
+    Message,
+    Pull,
+    Pulled,
+    TakePolicy,
+    Weights,
+)
 from clusterenv.worker.evaluator import Evaluator
 from clusterenv.worker.rows import Outcome
 from clusterenv.worker.sampler import Sampler
@@ -24,7 +34,6 @@ from clusterenv.worker.stepper import Stepper
 from clusterenv.worker.translator import Translator
 
 _POLL_S = 1.0
-EVALUATION = "evaluation"
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,8 @@ class Acting:
         self._spare: PolicyCopy | None = None
         self._pulls_for_evaluation = False
         self._newest = 0
+        self._measured: Measured | None = None
+        self._pulled_at_s, self._pulled_bytes = time.monotonic(), 0
         self._cancelled_up_to = 0
         self._sampler: Sampler | None = None
         self._seed = 0
@@ -67,8 +78,8 @@ class Acting:
     def hear(self, message: Message, frames: list[Buffer]) -> bool:
         """Take a message about policies; False if it is about something else."""
         match message:
-            case Announce(newest=newest):
-                self._newest = max(self._newest, newest)
+            case Announce(newest=newest, measured=measured):
+                self._learn(newest, measured)
             case Cancel(up_to_request=request):
                 self._cancelled_up_to = request
             case TakePolicy():
@@ -77,7 +88,8 @@ class Acting:
                 # A late answer to a pull for another policy is of no use.
                 awaited = self._spare if self._pulls_for_evaluation else self._copy
                 if awaited is not None and message.policy_id == self._policy_id:
-                    awaited.load(message.version, frames[0], message.checksum)
+                    awaited.load(message, frames[0])
+                    self._pulled_bytes = len(frames[0])
             case _:
                 return False
         return True
@@ -98,11 +110,22 @@ class Acting:
         if self._sampler is not None:
             self._sampler.start(self._seed)
 
-    def act(self, current: Outcome, newest: int) -> tuple[Any, dict[str, Any]]:
+    def _learn(self, newest: int, measured: Measured | None) -> None:
+        """What the head says goes for its newest version, unless we know of a newer one."""
+        if newest >= self._newest:
+            self._newest = newest
+            self._measured = measured or self._measured
+
+    def act(
+        self, current: Outcome, newest: int, measured: Measured | None
+    ) -> tuple[Any, dict[str, Any]]:
         """An action for each env, and what ``step(policy)`` says about them in its infos."""
-        copy, sampler = self._ready(newest)
+        self._learn(newest, measured)
+        copy, sampler = self._ready()
         acted = sampler.act(copy.policy, current)
-        return self._translator.rows_of(acted.actions), {"action": acted.actions, **acted.outputs}
+        version = np.full(len(self._place.slots), copy.version)
+        said = {"action": acted.actions, "version": version, **acted.outputs}
+        return self._translator.rows_of(acted.actions), said
 
     def note_ends(self, outcome: Outcome) -> None:
         """Forget the recurrent state of episodes that have ended."""
@@ -111,10 +134,11 @@ class Acting:
             self._sampler.forget(ended.tolist())
 
     def collect(
-        self, current: Outcome, num_steps: int, newest: int
+        self, current: Outcome, num_steps: int, newest: int, measured: Measured | None
     ) -> tuple[int, dict[str, Array], Outcome]:
         """A fragment: the version that acted, named arrays, and where the envs are then."""
-        copy, sampler = self._ready(newest)
+        self._learn(newest, measured)
+        copy, sampler = self._ready()
         arrays, current = sampler.collect(copy.policy, current, num_steps)
         return copy.version, arrays, current
 
@@ -145,17 +169,35 @@ class Acting:
         if self._evaluator is not None:
             self._evaluator.close()
 
-    def _ready(self, newest: int) -> tuple[PolicyCopy, Sampler]:
+    def _ready(self) -> tuple[PolicyCopy, Sampler]:
         """The policy copy to act with, after pulling what the sync rule demands."""
-        self._newest = max(self._newest, newest)
         self._listen()
         held = 0 if self._copy is None else self._copy.version
-        cause = self._place.sync_rule.cause_to_pull(News(held, self._newest))
+        cause = self._place.sync_rule.cause_to_pull(self._news(held))
         if cause is not None:
             self._pull(cause, lambda: self._copy)
         if self._copy is None or self._sampler is None or self._copy.version == 0:
             raise RuntimeError("no policy was published, or the sync rule never pulls one")
         return self._copy, self._sampler
+
+    def _news(self, held: int) -> News:
+        news = News(
+            held,
+            self._newest,
+            time_s=time.monotonic(),
+            pulled_at_s=self._pulled_at_s,
+            pulled_bytes=self._pulled_bytes,
+            first_slot=self._place.slots[0],
+        )
+        measured = self._measured
+        if measured is None or measured.held != held:
+            return news  # it was measured for weights that we do not have any more
+        return replace(
+            news,
+            divergence=measured.divergence,
+            standard_error=measured.standard_error,
+            effective_sample_size=measured.effective_sample_size,
+        )
 
     def _listen(self) -> None:
         """Hear what is there already; keep what is not about policies for later."""
@@ -164,11 +206,16 @@ class Acting:
                 self._place.backlog.append(received)
 
     def _pull(self, cause: str, wanted: Callable[[], PolicyCopy | None]) -> None:
-        copy = wanted()
+        copy, asked_at_s = wanted(), time.monotonic()
         held = 0 if copy is None else copy.version
-        self._place.channel.send(Pull(self._policy_id, held, cause))
+        threshold = getattr(self._place.sync_rule, "threshold", 0.0)
+        self._place.channel.send(Pull(self._policy_id, held, cause, threshold))
         while (copy := wanted()) is None or copy.version in (held, 0):
             received = self._place.channel.recv(_POLL_S)
             if received is not None and not self.hear(*received):
                 self._place.backlog.append(received)
         self._newest = max(self._newest, copy.version)
+        now_s = time.monotonic()
+        if cause != EVALUATION:
+            self._pulled_at_s = now_s
+        self._place.channel.send(Pulled(copy.version, now_s - asked_at_s))

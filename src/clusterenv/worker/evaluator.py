@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from clusterenv.policies import recurrent
 from clusterenv.policies.base import Policy
 from clusterenv.randomness import SlotRandom
-from clusterenv.worker import recurrent
 from clusterenv.worker.stepper import Stepper, UserCodeError
 from clusterenv.worker.translator import Translator
 

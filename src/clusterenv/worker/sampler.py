@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from clusterenv.distributions import Distribution
+from clusterenv.policies import recurrent
 from clusterenv.policies.base import Acted, Policy
 from clusterenv.randomness import SlotRandom
 from clusterenv.wire.codec import Array
-from clusterenv.worker import recurrent
 from clusterenv.worker.rows import Outcome, fill_flags
 from clusterenv.worker.stepper import Stepper, UserCodeError
 from clusterenv.worker.translator import Translator
@@ -121,7 +122,7 @@ class Sampler:
         self._translator.check_range(list(arrays.values()))
         for name in acts[0].outputs:
             arrays[f"outputs/{name}"] = np.stack([acted.outputs[name] for acted in acts])
-        return arrays
+        return arrays | _stack_distributions([acted.distribution for acted in acts])
 
     def _table(self, finals: list[_Final], rewards: Array) -> dict[str, Array]:
         """A row per episode that ended."""
@@ -160,3 +161,12 @@ class Sampler:
         states = recurrent.stack_rows([final.state for final in finals])
         ended = policy.act(ends, states, None).outputs["value"]
         return {"last_values": values, "finals/values": ended}
+
+
+def _stack_distributions(distributions: Sequence[Distribution | None]) -> dict[str, Array]:
+    """What the actions were drawn from, [T, n, …]."""
+    parameters = [{} if one is None else one.arrays() for one in distributions]
+    return {
+        f"distribution/{name}": np.stack([arrays[name] for arrays in parameters])
+        for name in parameters[0]
+    }

@@ -277,14 +277,16 @@ class Worker:
             return
         # If this fails halfway, nobody knows where the envs are.
         self._current = None
-        version, arrays, self._current = acting.collect(current, message.num_steps, message.newest)
+        version, arrays, self._current = acting.collect(
+            current, message.num_steps, message.newest, message.measured
+        )
         headers = tuple(header_of(array) for array in arrays.values())
         reply = Collected(message.request, version, tuple(arrays), headers)
         self._channel.send(reply, [frame_of(array) for array in arrays.values()])
 
     def _step_with_policy(self, message: StepWithPolicy) -> None:
         acting, current = self._acting_from()
-        actions, acted = acting.act(current, message.newest)
+        actions, acted = acting.act(current, message.newest, message.measured)
         self._current = self._envs.step(self._slots, actions)
         acting.note_ends(self._current)
         assert self._build_message is not None

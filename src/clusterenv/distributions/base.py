@@ -1,0 +1,68 @@
+"""What every distribution can do."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+
+from clusterenv.randomness import SlotRandom
+from clusterenv.wire.codec import Array
+
+
+class Distribution(Protocol):
+    """A batch of distributions, one per row."""
+
+    def sample(self, rng: SlotRandom) -> Any:
+        """One action per row."""
+
+    def mode(self) -> Any:
+        """The most likely action of each row."""
+
+    def log_prob(self, actions: Any) -> Array:
+        """The log-probability of each row's action."""
+
+    def divergence(self, newer: Any) -> Array:
+        """How far ``newer`` is from this one, row by row: KL(this ‖ newer) where there is one."""
+
+    def arrays(self) -> dict[str, Array]:
+        """What tells rows apart, by name, each with a row per slot; may be empty."""
+
+    def with_arrays(self, arrays: dict[str, Array]) -> Self:
+        """One of the same kind with these arrays."""
+
+
+class ArrayFields:
+    """Base of dataclasses whose rows are told apart by the fields that ``ARRAYS`` names."""
+
+    ARRAYS: ClassVar[tuple[str, ...]]
+
+    def arrays(self) -> dict[str, Array]:
+        """The array fields."""
+        return {name: getattr(self, name) for name in self.ARRAYS}
+
+    def with_arrays(self, arrays: dict[str, Array]) -> Self:
+        """One of the same kind with these arrays."""
+        return dataclasses.replace(self, **arrays)  # type: ignore[type-var]
+
+
+def divergence_of_log_probs(behaviour: Array, newer: Array) -> Array:
+    """Estimates KL(behaviour ‖ newer) from the log-probabilities of actions that were taken.
+
+    With r the ratio of the two probabilities, the mean of r − 1 − ln r is the KL, and no term of
+    it is negative.
+    """
+    log_ratio = np.asarray(newer, np.float64) - behaviour
+    with np.errstate(over="ignore"):
+        return np.asarray(np.expm1(log_ratio) - log_ratio)
+
+
+def sum_rows(array: Array) -> Array:
+    """One number per row."""
+    return np.asarray(array.reshape(len(array), -1).sum(axis=-1))
+
+
+def width(array: Array) -> int:
+    """How many numbers a row has."""
+    return int(np.prod(array.shape[1:], dtype=np.int64))

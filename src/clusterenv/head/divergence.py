@@ -1,0 +1,278 @@
+"""How far the newest policy is from the copies that act: measured here, decided on the workers.
+
+The worker cannot measure its distance from weights that it does not have. The head can: it has the
+newest weights, and from each worker rows that its copy acted on.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from clusterenv.distributions import Distribution, divergence_of_log_probs
+from clusterenv.head.publisher import Publication
+from clusterenv.policies import recurrent
+from clusterenv.policies.base import Policy
+from clusterenv.policies.copy import PolicyCopy
+from clusterenv.rollout import FragmentPart
+from clusterenv.sync import SyncRule
+from clusterenv.wire.codec import Array
+from clusterenv.wire.messages import Measured, TakePolicy
+from clusterenv.wire.spaces import join_leaves, leaves_of
+
+# A recurrent policy is unrolled for so many steps: rows deep into a fragment cost too much.
+_UNROLLED_STEPS = 16
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows that a worker's copy acted on: leaves and arrays [k, …], or [T, k, …]."""
+
+    version: int
+    observations: list[Array]
+    actions: list[Array]
+    log_prob: Array
+    behaviour: dict[str, Array]
+    """The parameters of what the actions were drawn from; empty where they did not come back."""
+    state: Any = None
+    """The recurrent state before the first step …"""
+    ended: Array | None = None
+    """… and where episodes ended, [T, k]."""
+
+
+@dataclass
+class _Entry:
+    """What is known about one worker's place."""
+
+    rows: _Rows
+    measured: Measured | None = None
+    at_version: int = 0
+
+    def is_due(self, newest: int, sparingly: bool) -> bool:
+        """Measured at every version; or only once, and again whenever the lag has doubled."""
+        if not sparingly:
+            return max(self.rows.version, self.at_version) < newest
+        lag = newest - self.rows.version
+        return lag > 0 and lag >= 2 * max(0, self.at_version - self.rows.version)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found about one worker."""
+
+    measured: Measured
+    realised: float | None
+
+
+class DivergenceMeter:
+    """Keeps rows of each worker, and measures on them when there is a new version.
+
+    At most one batched forward pass per publish, and one more on new rows that a copy which was
+    behind acted on. Sparingly, per worker and fragment not more than the logarithm of how often
+    one publishes meanwhile.
+    """
+
+    def __init__(
+        self, rule: SyncRule, observation_space: Space[Any], action_space: Space[Any]
+    ) -> None:
+        self._rule = rule
+        self._observation_space, self._action_space = observation_space, action_space
+        self._leaf_counts = len(leaves_of(observation_space)), len(leaves_of(action_space))
+        self._lock = threading.Lock()
+        self._entries: dict[int, _Entry] = {}
+        self._copy: PolicyCopy | None = None
+        self._policy_id = 0
+
+    def latest(self, place: int) -> Measured | None:
+        """What was measured last for the worker in this place."""
+        entry = self._entries.get(place)
+        return None if entry is None else entry.measured
+
+    def note_fragment(self, place: int, part: FragmentPart) -> None:
+        """A fragment has come back."""
+        if "outputs/log_prob" in part.arrays:
+            has_state = any(name.startswith("state/") for name in part.arrays)
+            rows = self._sequences(part) if has_state else self._scattered(part)
+            self._entries[place] = _Entry(rows)
+
+    def note_step(
+        self, place: int, observations: list[Array], actions: list[Array], acted: dict[str, Any]
+    ) -> None:
+        """A step with the policy has come back: what it acted on, and what it did."""
+        if "log_prob" in acted:
+            version = int(acted["version"][0])
+            rows = _Rows(version, observations, actions, acted["log_prob"], {})
+            before = self._entries.get(place)
+            self._entries[place] = entry = _Entry(rows)
+            if before is not None and before.rows.version == version:
+                # Steps come much more often than fragments.
+                entry.measured, entry.at_version = before.measured, before.at_version
+
+    def measure(self, newest: Publication, sparingly: bool) -> dict[int, Survey]:
+        """Measure where that is due; what was found, by place."""
+        with self._lock:
+            due = {}
+            for place, entry in list(self._entries.items()):
+                if entry.rows.version < newest.policy_since:
+                    # Another policy altogether: nothing to compare.
+                    entry.measured = Measured(entry.rows.version, math.inf, 0.0, 0.0)
+                elif entry.is_due(newest.version, sparingly):
+                    due[place] = entry
+            if not due:
+                return {}
+            if self._policy_id != newest.take_policy.policy_id:
+                self._take_policy(newest.take_policy)
+            realised = self._realised(due)
+            assert self._copy is not None
+            self._copy.take(newest.version, newest.snapshot.vector)
+            found = self._compare(self._copy.policy, [entry.rows for entry in due.values()])
+            surveys = {}
+            for (place, entry), measured in zip(due.items(), found, strict=True):
+                entry.at_version = newest.version
+                if measured is not None:
+                    entry.measured = measured
+                    surveys[place] = Survey(measured, realised.get(place))
+            return surveys
+
+    def _take_policy(self, take: TakePolicy) -> None:
+        self._copy = PolicyCopy(pickle.loads(take.policy), take.layout)
+        self._policy_id = take.policy_id
+
+    def _realised(self, due: dict[int, _Entry]) -> dict[int, float]:
+        """New rows against what was the newest version when they were collected."""
+        assert self._copy is not None
+        before = self._copy.version
+        fresh = {p: e.rows for p, e in due.items() if not e.at_version and e.rows.version < before}
+        if not fresh:
+            return {}
+        found = self._compare(self._copy.policy, list(fresh.values()))
+        return {p: m.divergence for p, m in zip(fresh, found, strict=True) if m is not None}
+
+    # Which rows to keep.
+
+    def _scattered(self, part: FragmentPart) -> _Rows:
+        """Rows from everywhere in the fragment, always the same ones."""
+        steps, slots = part.arrays["rewards"].shape
+        count = min(self._rule.rows, steps * slots)
+        # The multiples of the golden ratio lie evenly, however many one takes.
+        spread = np.argsort(np.arange(steps * slots) * 0.6180339887498949 % 1)[:count]
+        t, column = np.divmod(np.sort(spread), slots)
+        return _map(self._rows(part), lambda array: array[t, column])
+
+    def _sequences(self, part: FragmentPart) -> _Rows:
+        """The first steps of some columns, for a policy that has to be unrolled."""
+        steps, slots = part.arrays["rewards"].shape
+        length = min(steps, _UNROLLED_STEPS)
+        count = min(slots, max(1, self._rule.rows // length))
+        columns = np.arange(count) * slots // count
+        state = {
+            name.removeprefix("state/"): array[columns]
+            for name, array in part.arrays.items()
+            if name.startswith("state/")
+        }
+        ended = part.arrays["terminated"] | part.arrays["truncated"]
+        return replace(
+            _map(self._rows(part), lambda array: array[:length, columns]),
+            state=state.get("", state),
+            ended=ended[:length, columns],
+        )
+
+    def _rows(self, part: FragmentPart) -> _Rows:
+        """All rows of a fragment."""
+        arrays, steps = part.arrays, len(part.arrays["rewards"])
+        observation_leaves, action_leaves = self._leaf_counts
+        return _Rows(
+            part.version,
+            [arrays[f"observations/{leaf}"][:steps] for leaf in range(observation_leaves)],
+            [arrays[f"actions/{leaf}"] for leaf in range(action_leaves)],
+            arrays["outputs/log_prob"],
+            {
+                name.removeprefix("distribution/"): array
+                for name, array in arrays.items()
+                if name.startswith("distribution/")
+            },
+        )
+
+    # Comparing.
+
+    def _compare(self, policy: Policy, many: Sequence[_Rows]) -> list[Measured | None]:
+        if many[0].ended is not None:
+            return [self._measured(rows, *self._unroll(policy, rows)) for rows in many]
+        together = _join(many)
+        found = self._divergences(policy, together, None)
+        if found is None:
+            return [None] * len(many)
+        cuts = np.cumsum([len(rows.log_prob) for rows in many])[:-1]
+        parts = zip(*(np.split(array, cuts) for array in found), strict=True)
+        return [self._measured(rows, *part) for rows, part in zip(many, parts, strict=True)]
+
+    def _unroll(self, policy: Policy, rows: _Rows) -> tuple[Array, Array]:
+        assert rows.ended is not None
+        state, found = rows.state, []
+        for t, ended in enumerate(rows.ended):
+            step = _map(rows, itemgetter(t))
+            acted = policy.act(self._observations(step), state, None)
+            state = recurrent.forget_rows(acted.state, np.flatnonzero(ended).tolist())
+            found.append(self._divergences_of(acted.distribution, step))
+        each, log_prob = zip(*found, strict=True)
+        return np.concatenate(each), np.concatenate(log_prob)
+
+    def _divergences(self, policy: Policy, rows: _Rows, state: Any) -> tuple[Array, Array] | None:
+        """Row by row: the divergence, and the newest log-probability of what was done."""
+        acted = policy.act(self._observations(rows), state, None)
+        if acted.state is not None:
+            return None  # a single step of a recurrent policy: nobody knows its state
+        return self._divergences_of(acted.distribution, rows)
+
+    def _divergences_of(self, newest: Distribution | None, rows: _Rows) -> tuple[Array, Array]:
+        if newest is None:
+            raise TypeError("AdaptiveSync needs policies whose `act` says what it drew from")
+        log_prob = newest.log_prob(join_leaves(self._action_space, rows.actions))
+        if not rows.behaviour:
+            return divergence_of_log_probs(rows.log_prob, log_prob), log_prob
+        acted = newest.with_arrays(rows.behaviour)
+        measure = getattr(acted, getattr(self._rule, "measure", "divergence"))
+        return measure(newest), log_prob
+
+    def _observations(self, rows: _Rows) -> Any:
+        return join_leaves(self._observation_space, rows.observations)
+
+    def _measured(self, rows: _Rows, each: Array, log_prob: Array) -> Measured:
+        weights = np.exp(np.clip(log_prob - rows.log_prob.reshape(-1), -30, 30))
+        return Measured(
+            rows.version,
+            float(np.mean(each)),
+            float(np.std(each) / np.sqrt(len(each))),
+            float(weights.sum() ** 2 / (len(weights) * (weights**2).sum())),
+        )
+
+
+def _map(rows: _Rows, pick: Callable[[Array], Array]) -> _Rows:
+    return _Rows(
+        rows.version,
+        [pick(array) for array in rows.observations],
+        [pick(array) for array in rows.actions],
+        pick(rows.log_prob),
+        {name: pick(array) for name, array in rows.behaviour.items()},
+    )
+
+
+def _join(many: Sequence[_Rows]) -> _Rows:
+    def join(arrays: Iterable[Array]) -> Array:
+        return np.concatenate(list(arrays))
+
+    return _Rows(
+        0,
+        [join(leaf) for leaf in zip(*(rows.observations for rows in many), strict=True)],
+        [join(leaf) for leaf in zip(*(rows.actions for rows in many), strict=True)],
+        join(rows.log_prob for rows in many),
+        {name: join(rows.behaviour[name] for rows in many) for name in many[0].behaviour},
+    )
