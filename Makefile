@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check format test test-full demo bench clean
+.PHONY: setup check format test test-full demo bench bench-rollout experiments clean
 
 setup: $(VENV)/installed
 
@@ -40,6 +40,16 @@ bench: $(VENV)/installed-bench  ## compare with peers; run it alone on the machi
 	$(BIN)/python benchmarks/step_throughput.py
 	$(BIN)/python benchmarks/open_close.py
 	$(BIN)/python benchmarks/profile_step.py
+
+bench-rollout: $(VENV)/installed-bench  ## policies on workers, against RLlib and TorchRL
+	benchmarks/peers/install.sh
+	$(BIN)/python benchmarks/rollout_throughput.py
+	$(BIN)/python benchmarks/publish_latency.py
+
+# Hours on two cores. Runs that are there already are not run again.
+experiments: setup  ## sync rules compared over seeds; what the divergence estimate is worth
+	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/estimator.py
+	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/run.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

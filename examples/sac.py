@@ -18,8 +18,9 @@ from replay import Replay
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from clusterenv import ClusterEnv, EveryNth
+from clusterenv import AdaptiveSync, ClusterEnv, EveryVersion
 from clusterenv.distributions import SquashedGaussian
+from clusterenv.ledger_export import table
 
 
 @dataclass
@@ -32,8 +33,10 @@ class Args:
     """worker processes; by default one per core"""
     launcher: LauncherName = "local"
     """where the workers run"""
-    sync_every: int = 1
-    """workers pull weights when they are this many versions behind"""
+    threshold: float = 0.0
+    """workers pull weights when their policy has diverged this far from the newest; 0: always"""
+    max_lag: int = 256
+    """… and in any case when they are this many versions behind"""
     num_steps: int = 8
     """steps of each environment per fragment"""
     total_steps: int = 15_000
@@ -203,12 +206,16 @@ def main(args: Args) -> float:
             args.num_envs,
             args.num_workers,
             launcher=make_launcher(args.launcher),
-            sync=EveryNth(args.sync_every),
+            sync=AdaptiveSync.for_off_policy(args.threshold, max_lag=args.max_lag)
+            if args.threshold
+            else EveryVersion(),
         ) as envs,
         Progress("SAC", args.out, args.total_steps, args) as progress,
     ):
         actor = train(args, envs, progress)
         episodes = envs.evaluate(actor, args.eval_episodes, seed=args.seed + 1_000_000)
+        synced = table(envs.ledger)
+    (args.out / "sync.txt").write_text(synced + "\n")
     mean = float(episodes.returns.mean())
     print(f"{args.env_id}: mean return {mean:.1f} over {len(episodes.returns)} episodes")
     return mean
