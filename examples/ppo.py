@@ -40,6 +40,8 @@ class Args:
     """workers pull weights when their policy has diverged this far from the newest; 0: do not"""
     max_lag: int = 16
     """… and in any case when they are this many versions behind"""
+    decoupled: bool = True
+    """correct for workers that act with older weights; else plain PPO, which cannot leave them"""
     encoding: Literal["raw", "bf16", "delta"] = "delta"
     """how weights travel"""
     num_steps: int = 128
@@ -157,7 +159,9 @@ def sync_rule(args: Args) -> SyncRule:
     """Adaptive policy synchronization, or a fixed period where the threshold is 0."""
     if args.threshold == 0:
         return EveryNth(args.max_lag)
-    return AdaptiveSync.for_ppo(args.threshold, clip=args.clip_coef, max_lag=args.max_lag)
+    return AdaptiveSync.for_ppo(
+        args.threshold, clip=args.clip_coef, decoupled=args.decoupled, max_lag=args.max_lag
+    )
 
 
 def make_envs(args: Args) -> ClusterEnv:
@@ -189,7 +193,7 @@ def update(
     )
     flat = [torch.from_numpy(rollout.flatten(array)) for array in arrays]
     # Workers may have acted with an older policy than this one, which the loss starts from.
-    flat.append(agent.log_prob_of(flat[0], flat[1]))
+    flat.append(agent.log_prob_of(flat[0], flat[1]) if args.decoupled else flat[2])
     parameters = list(agent.parameters())
     for _ in range(args.update_epochs):
         for rows in torch.randperm(rollout.rewards.size).tensor_split(args.num_minibatches):

@@ -150,6 +150,7 @@ def main() -> None:
     parser.add_argument("--max-lag", type=int, default=16)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--encoding", default="delta")
+    parser.add_argument("--plain", action="store_true", help="the loss of plain PPO")
     parser.add_argument("--out", type=Path, default=Path("runs/experiments"))
     options = parser.parse_args()
     args = replace(
@@ -159,12 +160,14 @@ def main() -> None:
         num_workers=options.workers,
         max_lag=options.max_lag,
         encoding=options.encoding,
+        decoupled=not options.plain,
         eval_episodes=32,
         **SETTINGS[options.env_id],
     )
     if options.total_steps:
         args = replace(args, total_steps=options.total_steps)
     name = f"{options.env_id}_{options.rule.replace(':', '-')}_lag{options.max_lag}"
+    name += "_plain" if options.plain else ""
     file = options.out / f"{name}_seed{options.seed}.json"
     if file.exists():
         return

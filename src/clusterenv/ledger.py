@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter, deque
 from dataclasses import dataclass
 
 from clusterenv.sync import EVALUATION
 
+# Records beyond this many are forgotten, the oldest first; totals are not.
+_KEPT = 100_000
 _ANNOUNCEMENTS = ("Announce", "Pull", "Pulled")
 
 
@@ -66,10 +68,14 @@ class Ledger:
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._bytes_by_kind: Counter[str] = Counter()
-        self._versions: list[Version] = []
-        self._pulls: list[Pull] = []
-        self._latencies_s: list[float] = []
-        self._measurements: list[Measurement] = []
+        self._versions: deque[Version] = deque(maxlen=_KEPT)
+        self._pulls: deque[Pull] = deque(maxlen=_KEPT)
+        self._latencies_s: deque[float] = deque(maxlen=_KEPT)
+        self._measurements: deque[Measurement] = deque(maxlen=_KEPT)
+        self._pulls_by_worker: Counter[str] = Counter()
+        self._pulls_by_cause: Counter[str] = Counter()
+        self._pulling: set[str] = set()
+        self._bytes_of_always_pulling = 0
 
     def count(self, kind: str, num_bytes: int) -> None:
         """Bytes of a message that went through the socket."""
@@ -78,6 +84,7 @@ class Ledger:
     def record_version(self, version: int, num_bytes: int) -> None:
         """Weights were published."""
         self._versions.append(Version(self._now_s(), version, num_bytes))
+        self._bytes_of_always_pulling += num_bytes * len(self._pulling)
 
     def record_pull(
         self,
@@ -91,6 +98,12 @@ class Ledger:
     ) -> None:
         """A worker that has ``held`` is being sent ``version``."""
         self._pulls.append(Pull(self._now_s(), worker, version, held, cause, num_bytes, threshold))
+        self._pulls_by_worker[worker] += 1
+        self._pulls_by_cause[cause] += 1
+        if cause != EVALUATION and worker not in self._pulling:
+            # From here on it would have pulled every version.
+            self._pulling.add(worker)
+            self._bytes_of_always_pulling += self._versions[-1].bytes
 
     def record_latency(self, seconds: float) -> None:
         """A worker has loaded what it asked for so long ago."""
@@ -126,17 +139,17 @@ class Ledger:
 
     @property
     def versions(self) -> list[Version]:
-        """Every version so far, in order."""
+        """The versions so far, in order; of very long runs the last ones."""
         return list(self._versions)
 
     @property
     def pulls(self) -> list[Pull]:
-        """Every pull so far, in order."""
+        """The pulls so far, in order; of very long runs the last ones."""
         return list(self._pulls)
 
     @property
     def measurements(self) -> list[Measurement]:
-        """Every measured divergence so far, in order."""
+        """The measured divergences so far, in order; of very long runs the last ones."""
         return list(self._measurements)
 
     @property
@@ -152,12 +165,12 @@ class Ledger:
     @property
     def pulls_by_worker(self) -> dict[str, int]:
         """How often each worker has pulled."""
-        return dict(Counter(pull.worker for pull in self._pulls))
+        return dict(self._pulls_by_worker)
 
     @property
     def pulls_by_cause(self) -> dict[str, int]:
         """How often workers pulled for each reason."""
-        return dict(Counter(pull.cause for pull in self._pulls))
+        return dict(self._pulls_by_cause)
 
     @property
     def sync_bytes(self) -> int:
@@ -167,17 +180,7 @@ class Ledger:
     @property
     def bytes_of_always_pulling(self) -> int:
         """What the weights would have cost, had each worker pulled every version in full."""
-        pulls: dict[str, list[Pull]] = defaultdict(list)
-        for pull in self._pulls:
-            if pull.cause != EVALUATION:
-                pulls[pull.worker].append(pull)
-        sizes = {version.version: version.bytes for version in self._versions}
-        return sum(
-            size
-            for worker in pulls.values()
-            for version, size in sizes.items()
-            if version >= worker[0].version
-        )
+        return self._bytes_of_always_pulling
 
     @property
     def bytes_avoided(self) -> int:

@@ -14,11 +14,11 @@ from clusterenv.sync import EVALUATION
 
 def summary(ledger: Ledger) -> dict[str, float]:
     """What one would put on a dashboard, by name."""
-    pulls = [pull for pull in ledger.pulls if pull.cause != EVALUATION]
+    pulls = sum(n for cause, n in ledger.pulls_by_cause.items() if cause != EVALUATION)
     measurements = ledger.measurements
     totals: dict[str, float] = {
-        "versions": len(ledger.versions),
-        "pulls": len(pulls),
+        "versions": ledger.versions[-1].version if ledger.versions else 0,
+        "pulls": pulls,
         "sync_bytes": ledger.sync_bytes,
         "weight_bytes": ledger.bytes_by_kind.get("Weights", 0),
         "bytes_avoided": ledger.bytes_avoided,
@@ -80,7 +80,8 @@ def draw(ledger: Ledger, file: str | Path) -> None:
     top_left.set(xlabel="seconds", ylabel="pulls", title="Cumulative pulls per worker")
     top_right.set(xlabel="seconds", ylabel="version", title="Version that each worker holds")
     for axes in (top_left, top_right, bottom_right):
-        axes.legend()
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend()
     figure.savefig(file, dpi=110)
 
 

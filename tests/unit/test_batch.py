@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from hypothesis import given
@@ -99,6 +100,30 @@ def test_a_copy_of_the_observations_is_the_callers_own():
     batch = Batch(spaces.Box(0, 1, (2,)), 2, None)
     batch.observations(copy=True)[:] = 1
     assert not batch.observations(copy=True).any()
+
+
+IMAGES = spaces.Box(0, 255, (84, 84, 4), np.uint8)
+
+
+def images(batch, number):
+    arrays = [np.zeros(8), np.zeros(8, bool), np.zeros(8, bool)]
+    batch.put_arrays(range(8), [*arrays, np.full((8, *IMAGES.shape), number, np.uint8)])
+    return batch.observations(copy=True)
+
+
+def test_large_copies_that_somebody_holds_are_left_alone():
+    batch = Batch(IMAGES, 8, None)
+    held = [images(batch, number) for number in range(6)]
+    views = [images(batch, number)[2:4] for number in range(6, 9)]
+    tensors = [torch.from_numpy(images(batch, number)) for number in range(9, 12)]
+    for number, array in enumerate([*held, *views, *tensors]):
+        assert (np.asarray(array) == number).all()
+
+
+def test_memory_of_large_copies_that_nobody_holds_is_used_again():
+    batch = Batch(IMAGES, 8, None)
+    places = {images(batch, n).__array_interface__["data"][0] for n in range(10)}
+    assert len(places) == 1
 
 
 def test_without_a_copy_the_same_array_comes_again():

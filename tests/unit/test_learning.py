@@ -1,11 +1,12 @@
-"""Generalised advantage estimation against its definition, one episode at a time."""
+"""What learners may use, against its definition, one episode at a time."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterenv.learning import gae
+from clusterenv.learning import decoupled_loss, gae, importance_weights, vtrace
 from clusterenv.rollout import Episodes, Finals, Rollout
 
 
@@ -115,3 +116,71 @@ def test_without_values_the_error_says_what_to_do():
     rollout.outputs.clear()
     with pytest.raises(ValueError, match="give the policy a `value`"):
         gae(rollout, 0.9, 0.9)
+
+
+RNG = np.random.default_rng(11)
+
+
+def test_importance_weights_are_cut():
+    found = importance_weights(np.log([0.5, 0.1, 0.9]), np.log([0.25, 0.2, 0.1]), cap=1.5)
+    assert found == pytest.approx([1.5, 0.5, 1.5])
+
+
+def tensors(*rows):
+    return [torch.tensor(row, dtype=torch.float64) for row in rows]
+
+
+def test_the_decoupled_loss_is_ppos_own_if_nobody_is_behind():
+    new, old, advantages = tensors([-0.1, -2.0, -0.5], [-1.0, -1.0, -0.6], [1.0, -2.0, 3.0])
+    ratio = (new - old).exp()
+    expected = -torch.min(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages).mean()
+    assert decoupled_loss(new, old, old, advantages) == pytest.approx(float(expected))
+
+
+def test_the_decoupled_loss_clips_to_the_proximal_policy_and_weighs_by_who_acted():
+    new, proximal, behaviour, advantages = tensors(
+        [-0.1, -1.0], [-0.15, -1.0], [-3.0, -1.2], [1.0, -1.0]
+    )
+    new.requires_grad_()
+    loss = decoupled_loss(new, proximal, behaviour, advantages, clip=0.2, cap=2.0)
+    first = 2.0 * np.exp(0.05)
+    second = np.exp(0.2) * -1.0
+    assert float(loss.detach()) == pytest.approx(-(first + second) / 2)
+    loss.backward()
+    # Far from who acted, but near to the proximal policy: it may still move.
+    assert (new.grad != 0).all()
+
+
+def slow_vtrace(rollout, rho, c, gamma):
+    values, nexts = rollout.outputs["value"], rollout.next_values
+    ended = rollout.terminated | rollout.truncated
+    targets = np.empty_like(values)
+    for column in range(values.shape[1]):
+        for start in range(len(values)):
+            total, weight = values[start, column], 1.0
+            for t in range(start, len(values)):
+                delta = rollout.rewards[t, column] + gamma * nexts[t, column] - values[t, column]
+                total += weight * rho[t, column] * delta
+                weight *= gamma * c[t, column]
+                if ended[t, column]:
+                    break
+            targets[start, column] = total
+    return targets
+
+
+def test_vtrace_is_what_its_definition_says():
+    rollout = make_rollout(RNG, 12, 3, RNG.integers(0, 12, (12, 3)) % 7 % 3)
+    behaviour = RNG.normal(-1, 0.5, rollout.rewards.shape)
+    now = behaviour + RNG.normal(0, 0.5, behaviour.shape)
+    rollout.outputs["log_prob"] = behaviour
+    targets, advantages = vtrace(rollout, now, 0.9, rho_cap=1.2, c_cap=0.8)
+    rho, c = (importance_weights(now, behaviour, cap) for cap in (1.2, 0.8))
+    np.testing.assert_allclose(targets, slow_vtrace(rollout, rho, c, 0.9))
+    assert advantages.shape == targets.shape
+
+
+def test_vtrace_on_policy_is_gae_with_lambda_one():
+    rollout = make_rollout(RNG, 12, 3, RNG.integers(0, 12, (12, 3)) % 7 % 3)
+    rollout.outputs["log_prob"] = np.zeros_like(rollout.rewards)
+    targets, _ = vtrace(rollout, rollout.outputs["log_prob"], 0.9)
+    np.testing.assert_allclose(targets, gae(rollout, 0.9, 1.0)[1])

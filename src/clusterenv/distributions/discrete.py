@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ class Categorical(ArrayFields):
     start: int = 0
     ARRAYS: ClassVar[tuple[str, ...]] = ("logits",)
 
+    @cached_property
     def log_probs(self) -> Array:
         """Normalised logits."""
         shifted = self.logits - self.logits.max(axis=-1, keepdims=True)
@@ -30,7 +32,7 @@ class Categorical(ArrayFields):
 
     def sample(self, rng: SlotRandom) -> Array:
         """One action per row, by inversion."""
-        return _invert(np.exp(self.log_probs()), rng.uniform()) + self.start
+        return _invert(np.exp(self.log_probs), rng.uniform()) + self.start
 
     def mode(self) -> Array:
         """The most likely action of each row."""
@@ -39,21 +41,21 @@ class Categorical(ArrayFields):
     def log_prob(self, actions: Array) -> Array:
         """The log-probability of each row's action."""
         indices = np.asarray(actions)[:, None] - self.start
-        return np.take_along_axis(self.log_probs(), indices, axis=-1)[:, 0]
+        return np.take_along_axis(self.log_probs, indices, axis=-1)[:, 0]
 
     def kl(self, newer: Categorical) -> Array:
         """KL(this ‖ newer); infinite where an action became impossible."""
-        return _kl(self.log_probs(), newer.log_probs())
+        return _kl(self.log_probs, newer.log_probs)
 
     divergence = kl
 
     def total_variation(self, newer: Categorical) -> Array:
         """Half the sum of the differences in probability."""
-        return _total_variation(np.exp(self.log_probs()), np.exp(newer.log_probs()))
+        return _total_variation(np.exp(self.log_probs), np.exp(newer.log_probs))
 
     def jensen_shannon(self, newer: Categorical) -> Array:
         """The mean KL of both to their mixture, at most ln 2."""
-        mine, others = self.log_probs(), newer.log_probs()
+        mine, others = self.log_probs, newer.log_probs
         mixture = np.logaddexp(mine, others) - np.log(2)
         return (_kl(mine, mixture) + _kl(others, mixture)) / 2
 
@@ -75,7 +77,7 @@ class MultiCategorical(ArrayFields):
         """One action per row: an array with a column per factor."""
         draws = rng.uniform(len(self.sizes))
         columns = [
-            _invert(np.exp(factor.log_probs()), draws[:, index : index + 1])
+            _invert(np.exp(factor.log_probs), draws[:, index : index + 1])
             for index, factor in enumerate(self.factors())
         ]
         return np.stack(columns, axis=-1)

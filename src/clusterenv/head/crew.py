@@ -98,7 +98,7 @@ class Crew:
         self.inbox = Inbox(may_spin=self.shares_memory and _cores() > len(roster.members))
         self.reception = Reception()
         self.ledger = Ledger()
-        self.publisher = Publisher(self.ledger, encoding)
+        self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of)
         self._lines: dict[int, _Line] = {}
         self._builds: dict[int, Build] = {}
         self._closing = threading.Event()
@@ -123,6 +123,9 @@ class Crew:
             return self.publisher.answer(worker, message)
         if isinstance(message, Pulled):
             self.ledger.record_latency(message.seconds)
+            for neighbour, replies in self.publisher.pulled(worker, message):
+                for reply, frames in replies:
+                    self.io.send(neighbour, reply, frames)
             return ()
         return self.reception.answer(worker, message)
 

@@ -361,12 +361,13 @@ class Head:
         if not acted:
             return {}
         like = next(iter(acted.values()))
-        return _join_acted(
+        joined: dict[str, Array] = _join_acted(
             [
                 acted.get(member.index) or _zeros(like, len(member.slots))
                 for member in self.roster.members
             ]
         )
+        return joined
 
     def abandon(self) -> None:
         """Take no notice of the replies to what was asked so far."""
@@ -461,13 +462,10 @@ def _zeros(like: Any, count: int) -> Any:
     return np.zeros((count, *like.shape[1:]), like.dtype)
 
 
-def _join_acted(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    def join(values: list[Any]) -> Any:
-        if isinstance(values[0], dict):
-            return {key: join([value[key] for value in values]) for key in values[0]}
-        if isinstance(values[0], tuple):
-            return tuple(join(list(column)) for column in zip(*values, strict=True))
-        return np.concatenate(values)
-
-    joined: dict[str, Any] = join(parts)
-    return joined
+def _join_acted(parts: list[Any]) -> Any:
+    """The parts of all workers as one, in their structure."""
+    if isinstance(parts[0], dict):
+        return {key: _join_acted([part[key] for part in parts]) for key in parts[0]}
+    if isinstance(parts[0], tuple):
+        return tuple([_join_acted(list(column)) for column in zip(*parts, strict=True)])
+    return np.concatenate(parts)

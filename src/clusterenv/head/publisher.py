@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from clusterenv.ledger import Ledger
 from clusterenv.policies.base import Policy
@@ -12,8 +14,11 @@ from clusterenv.policies.copy import Snapshot, encode_layout
 from clusterenv.policies.encoding import Layout, encode
 from clusterenv.sync import EVALUATION
 from clusterenv.wire.codec import Buffer
-from clusterenv.wire.messages import Message, Pull, TakePolicy, Weights
+from clusterenv.wire.messages import Message, Pull, Pulled, TakePolicy, Weights, WeightsNearby
 from clusterenv.wire.pickling import pickle_for_workers
+from clusterenv.wire.shelf import WORTH_SHARING_BYTES
+
+Replies = Sequence[tuple[Message, Sequence[Buffer]]]
 
 
 @dataclass(frozen=True)
@@ -27,11 +32,64 @@ class Publication:
     """The version with which this policy object came."""
 
 
+@dataclass
+class _Fetch:
+    version: int
+    worker: str
+    shelf: tuple[int, int] | None = None
+    waiting: list[tuple[str, Pull, Publication]] = field(default_factory=list)
+
+
+class Neighbours:
+    """Who fetches for whom: one fetch per host and version. Used by the I/O thread."""
+
+    def __init__(self, neighbourhood_of: Callable[[str], tuple[str, int]]) -> None:
+        self._neighbourhood_of = neighbourhood_of
+        # By host: the version, who fetches it, where it lies once it is there, and who waits.
+        self._fetches: dict[str, _Fetch] = {}
+
+    def shelf_for(self, worker: str, version: int) -> tuple[int, int] | None:
+        """Process and descriptor of a neighbour's shelf that has this version."""
+        fetch = self._fetches.get(self._neighbourhood_of(worker)[0])
+        return fetch.shelf if fetch is not None and fetch.version == version else None
+
+    def waits(self, worker: str, pull: Pull, newest: Publication) -> bool:
+        """Whether ``worker`` is to wait for a neighbour; if not, it is the one that fetches."""
+        host = self._neighbourhood_of(worker)[0]
+        fetch = self._fetches.get(host)
+        if fetch is not None and fetch.version == newest.version and fetch.worker != worker:
+            fetch.waiting.append((worker, pull, newest))
+            return True
+        if host:
+            self._fetches[host] = _Fetch(newest.version, worker)
+        return False
+
+    def pulled(self, worker: str, message: Pulled) -> list[tuple[str, Pull, Publication]]:
+        """``worker`` has what it fetched: who waited for it."""
+        host, pid = self._neighbourhood_of(worker)
+        fetch = self._fetches.get(host)
+        if fetch is None or (fetch.worker, fetch.version) != (worker, message.version):
+            return []
+        if message.shelf >= 0:
+            fetch.shelf = pid, message.shelf
+        waiting, fetch.waiting = fetch.waiting, []
+        return waiting
+
+    def forget(self, worker: str) -> None:
+        """``worker`` is gone; whoever waits for it will ask again."""
+        for host, fetch in list(self._fetches.items()):
+            if fetch.worker == worker:
+                self._fetches.pop(host, None)
+
+
 class Publisher:
     """Holds what was published last, and what workers still hold. Publishing never waits."""
 
-    def __init__(self, ledger: Ledger, encoding: str) -> None:
+    def __init__(
+        self, ledger: Ledger, encoding: str, neighbourhood_of: Callable[[str], tuple[str, int]]
+    ) -> None:
         self._ledger, self._encoding = ledger, encoding
+        self._neighbours = Neighbours(neighbourhood_of)
         self._lock = threading.Lock()
         self.newest: Publication | None = None
         self._policy: Policy | None = None
@@ -68,36 +126,68 @@ class Publisher:
         layout = encode_layout(snapshot.layout)
         return TakePolicy(policy_id, pickle_for_workers(policy), layout)
 
-    def answer(self, worker: str, pull: Pull) -> Sequence[tuple[Message, Sequence[Buffer]]]:
+    def answer(self, worker: str, pull: Pull) -> Replies:
         """What a worker that pulls is sent: the newest weights, and the policy if it is new.
 
-        Runs on the I/O thread, which encodes and computes the checksum: the learner does not wait
-        for it.
+        Nothing at first where a neighbour is fetching them: :meth:`pulled` answers then. Runs on
+        the I/O thread, which encodes and computes the checksum: the learner does not wait for it.
         """
         newest = self.newest
         if newest is None:
             return []
-        take = newest.take_policy
+        if not pull.direct and len(newest.snapshot.vector) >= WORTH_SHARING_BYTES:
+            shelf = self._neighbours.shelf_for(worker, newest.version)
+            if shelf is not None:
+                return self._point_to(shelf, worker, pull, newest)
+            if self._neighbours.waits(worker, pull, newest):
+                return []
         base = self._base(worker, pull, newest)
         encoding, data = self._encode(newest, base)
         weights = Weights(
-            take.policy_id,
+            newest.take_policy.policy_id,
             newest.version,
             newest.snapshot.checksum,
             encoding,
             base.version if base is not None and encoding == "delta" else 0,
         )
+        self._record(worker, pull, newest, len(data))
+        return self._with_policy(pull, newest, (weights, [data]))
+
+    def pulled(self, worker: str, message: Pulled) -> Iterator[tuple[str, Replies]]:
+        """A worker has loaded a version: what its neighbours that waited for that are sent."""
+        for neighbour, pull, publication in self._neighbours.pulled(worker, message):
+            shelf = self._neighbours.shelf_for(neighbour, publication.version)
+            if shelf is None:
+                direct = msgspec.structs.replace(pull, direct=True)
+                yield neighbour, self.answer(neighbour, direct)
+            else:
+                yield neighbour, self._point_to(shelf, neighbour, pull, publication)
+
+    def _point_to(
+        self, shelf: tuple[int, int], worker: str, pull: Pull, newest: Publication
+    ) -> Replies:
+        self._base(worker, pull, newest)
+        self._record(worker, pull, newest, 0)
+        policy_id, checksum = newest.take_policy.policy_id, newest.snapshot.checksum
+        nearby = WeightsNearby(policy_id, newest.version, checksum, *shelf)
+        return self._with_policy(pull, newest, (nearby, ()))
+
+    def _with_policy(
+        self, pull: Pull, newest: Publication, reply: tuple[Message, Sequence[Buffer]]
+    ) -> Replies:
+        if pull.policy_id == newest.take_policy.policy_id:
+            return [reply]
+        return [(newest.take_policy, ()), reply]
+
+    def _record(self, worker: str, pull: Pull, newest: Publication, num_bytes: int) -> None:
         self._ledger.record_pull(
             worker,
             newest.version,
             held=pull.held,
             cause=pull.cause,
-            num_bytes=len(data),
+            num_bytes=num_bytes,
             threshold=pull.threshold,
         )
-        if pull.policy_id == take.policy_id:
-            return [(weights, [data])]
-        return [(take, ()), (weights, [data])]
 
     def _base(self, worker: str, pull: Pull, newest: Publication) -> Publication | None:
         """The version that a delta may start from: what the worker says it has, if we have it."""
@@ -126,6 +216,7 @@ class Publisher:
     def forget(self, worker: str) -> None:
         """``worker`` is gone."""
         self._held.pop(worker, None)
+        self._neighbours.forget(worker)
 
 
 def _difference(announced: Layout, now: Layout) -> str:

@@ -46,6 +46,11 @@ class Reception:
         hello = self._hello_by_worker.get(worker)
         return f"{worker} (host {hello.host}, pid {hello.pid})" if hello else worker
 
+    def neighbourhood_of(self, worker: str) -> tuple[str, int]:
+        """Where the worker says it is, and its process; empty if it has not said Hello."""
+        hello = self._hello_by_worker.get(worker)
+        return (hello.neighbourhood, hello.pid) if hello else ("", 0)
+
     def answer(self, worker: str, message: Message) -> Replies | None:
         """Replies to a joining worker; None if the message is for the user's thread."""
         match message:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 
 _WINDOW = 8
@@ -15,17 +17,18 @@ class StallAlarm:
 
     def __init__(self) -> None:
         self._held: dict[int, int] = {}
-        self._divergences: dict[int, list[float]] = {}
+        self._divergences: dict[int, deque[float]] = {}
         self._has_rung = False
 
     def note(self, place: int, held: int, divergence: float) -> bool:
         """Whether this is the first sign that training has frozen."""
         if self._held.get(place) != held:
-            self._held[place], self._divergences[place] = held, []
+            self._held[place] = held
+            self._divergences[place] = deque(maxlen=_MEASUREMENTS)
         seen = self._divergences[place]
         seen.append(divergence)
         if self._has_rung or len(seen) < _MEASUREMENTS:
             return False
-        before, now = np.mean(seen[-2 * _WINDOW : -_WINDOW]), np.mean(seen[-_WINDOW:])
+        _, before, now = np.reshape(seen, (3, _WINDOW)).mean(axis=1)
         self._has_rung = bool(now > 0 and now <= _GROWTH * before)
         return self._has_rung

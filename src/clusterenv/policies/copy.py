@@ -14,7 +14,7 @@ from clusterenv.errors import ProtocolError
 from clusterenv.policies.base import Policy
 from clusterenv.policies.encoding import Layout, decode, round_to_bf16
 from clusterenv.wire.codec import Array, Buffer
-from clusterenv.wire.messages import Weights
+from clusterenv.wire.messages import Weights, WeightsNearby
 from clusterenv.wire.values import dtype_of_plain_data
 
 
@@ -47,10 +47,11 @@ class Snapshot:
 
 
 def _refuse_not_a_number(name: str, array: Array) -> None:
-    # One sum is much cheaper than looking at every number; it is finite if they all are.
+    # A product is much cheaper than looking at every number; it is finite only if they all are.
     if array.dtype.kind in "fc":
+        flat = array.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(array.sum(dtype=np.result_type(array, np.float64))):
+            if np.isfinite(np.dot(flat, flat)):
                 return
         if not np.isfinite(array).all():
             raise ValueError(
@@ -68,8 +69,8 @@ class PolicyCopy:
         self._layout = msgspec.msgpack.decode(layout, type=Layout)
         self._vector: bytearray | None = None
 
-    def load(self, message: Weights, data: Buffer) -> None:
-        """Take the weights of a version; ProtocolError if they are damaged."""
+    def load(self, message: Weights, data: Buffer) -> bytearray:
+        """Take the weights of a version, and return them; ProtocolError if they are damaged."""
         base = self._vector if message.base == self.version else None
         vector = decode(message.encoding, data, self._layout, base)
         if zlib.crc32(vector) != message.checksum:
@@ -77,6 +78,15 @@ class PolicyCopy:
         self.take(message.version, vector)
         # Kept where the next weights may come as the difference to these.
         self._vector = None if message.encoding == "raw" else vector
+        return vector
+
+    def load_vector(self, message: WeightsNearby, vector: bytearray) -> bool:
+        """Take a decoded vector; False if it is not that of the version."""
+        if zlib.crc32(vector) != message.checksum:
+            return False
+        self.take(message.version, vector)
+        self._vector = vector
+        return True
 
     def take(self, version: int, vector: bytearray) -> None:
         """Act with a copy of ``vector`` from now on: a policy may write to its weights."""

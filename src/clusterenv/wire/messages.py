@@ -10,7 +10,7 @@ from typing import Union
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
@@ -49,6 +49,8 @@ class Hello(Message):
     versions: dict[str, str]
     host: str
     pid: int
+    neighbourhood: str = ""
+    """Workers with the same one can read each other's shelves; only ever a hint."""
 
 
 class Built(Message):
@@ -252,6 +254,8 @@ class Pull(Message):
     cause: str
     threshold: float = 0.0
     """That of its sync rule at this moment, where it has one."""
+    direct: bool = False
+    """From the head itself: a neighbour's shelf was of no use."""
 
 
 class Weights(Message):
@@ -267,11 +271,23 @@ class Weights(Message):
     base: int = 0
 
 
+class WeightsNearby(Message):
+    """The weights of a version lie on the shelf of another worker of the same host."""
+
+    policy_id: int
+    version: int
+    checksum: int
+    pid: int
+    fd: int
+
+
 class Pulled(Message):
     """The weights of ``version`` have been loaded, so long after the worker asked for them."""
 
     version: int
     seconds: float
+    shelf: int = -1
+    """The descriptor of its shelf, if they lie there."""
 
 
 class Collected(Reply):
@@ -307,6 +323,7 @@ AnyMessage = Union[  # noqa: UP007 (msgspec reads this at run time)
     Evaluate,
     Pull,
     Weights,
+    WeightsNearby,
     Pulled,
     Collected,
 ]

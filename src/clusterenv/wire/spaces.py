@@ -8,7 +8,7 @@ a custom space) becomes a tuple with one value per slot, as Gymnasium batches it
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,16 +61,15 @@ def single_array_leaf(space: Space[Any]) -> Leaf | None:
 
 def join_leaves(space: Space[Any], values: Sequence[Any]) -> Any:
     """The structure of ``space`` with ``values``, one per leaf, in its places."""
-    remaining = iter(values)
+    return _join(space, iter(values))
 
-    def build(node: Space[Any]) -> Any:
-        if isinstance(node, spaces.Dict):
-            return {key: build(child) for key, child in node.spaces.items()}
-        if isinstance(node, spaces.Tuple):
-            return tuple(build(child) for child in node.spaces)
-        return next(remaining)
 
-    return build(space)
+def _join(space: Space[Any], remaining: Iterator[Any]) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _join(child, remaining) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple([_join(child, remaining) for child in space.spaces])
+    return next(remaining)
 
 
 def rows_of(slots: Sequence[int]) -> slice | list[int]:

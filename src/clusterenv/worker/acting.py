@@ -26,7 +26,9 @@ from clusterenv.wire.messages import (
     Pulled,
     TakePolicy,
     Weights,
+    WeightsNearby,
 )
+from clusterenv.wire.shelf import WORTH_SHARING_BYTES, Shelf, read_shelf
 from clusterenv.worker.evaluator import Evaluator
 from clusterenv.worker.rows import Outcome
 from clusterenv.worker.sampler import Sampler
@@ -34,6 +36,8 @@ from clusterenv.worker.stepper import Stepper
 from clusterenv.worker.translator import Translator
 
 _POLL_S = 1.0
+# How long the neighbour who fetches for all may take.
+_NEIGHBOUR_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class Acting:
         self._newest = 0
         self._measured: Measured | None = None
         self._pulled_at_s, self._pulled_bytes = time.monotonic(), 0
+        self._shelf, self._shelved, self._neighbour_failed = Shelf(), -1, False
         self._cancelled_up_to = 0
         self._sampler: Sampler | None = None
         self._seed = 0
@@ -88,8 +93,16 @@ class Acting:
                 # A late answer to a pull for another policy is of no use.
                 awaited = self._spare if self._pulls_for_evaluation else self._copy
                 if awaited is not None and message.policy_id == self._policy_id:
-                    awaited.load(message, frames[0])
+                    vector = awaited.load(message, frames[0])
                     self._pulled_bytes = len(frames[0])
+                    big = len(vector) >= WORTH_SHARING_BYTES
+                    self._shelved = self._shelf.put(vector) if big else -1
+            case WeightsNearby():
+                awaited = self._spare if self._pulls_for_evaluation else self._copy
+                if awaited is not None and message.policy_id == self._policy_id:
+                    vector = read_shelf(message.pid, message.fd)
+                    self._neighbour_failed = not awaited.load_vector(message, vector)
+                    self._pulled_bytes = 0
             case _:
                 return False
         return True
@@ -209,13 +222,19 @@ class Acting:
         copy, asked_at_s = wanted(), time.monotonic()
         held = 0 if copy is None else copy.version
         threshold = getattr(self._place.sync_rule, "threshold", 0.0)
+        self._shelved, self._neighbour_failed = -1, False
         self._place.channel.send(Pull(self._policy_id, held, cause, threshold))
         while (copy := wanted()) is None or copy.version in (held, 0):
             received = self._place.channel.recv(_POLL_S)
             if received is not None and not self.hear(*received):
                 self._place.backlog.append(received)
+            waits_long = received is None and time.monotonic() - asked_at_s > _NEIGHBOUR_S
+            if self._neighbour_failed or waits_long:
+                self._neighbour_failed, asked_at_s = False, time.monotonic()
+                request = Pull(self._policy_id, held, cause, threshold, direct=True)
+                self._place.channel.send(request)
         self._newest = max(self._newest, copy.version)
         now_s = time.monotonic()
         if cause != EVALUATION:
             self._pulled_at_s = now_s
-        self._place.channel.send(Pulled(copy.version, now_s - asked_at_s))
+        self._place.channel.send(Pulled(copy.version, now_s - asked_at_s, self._shelved))

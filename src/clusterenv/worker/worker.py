@@ -44,6 +44,7 @@ from clusterenv.wire.messages import (
     Warned,
 )
 from clusterenv.wire.shared_memory import Arena, Mailbox
+from clusterenv.wire.shelf import neighbourhood
 from clusterenv.wire.spaces import leaves_of, rows_of, single_array_leaf, space_from_plain
 from clusterenv.wire.values import pack, unpack
 from clusterenv.wire.versions import versions
@@ -96,7 +97,7 @@ class Worker:
 
     def run(self) -> None:
         """Work until the head says Close."""
-        self._channel.send(Hello(PROTOCOL_VERSION, versions(), socket.gethostname(), os.getpid()))
+        self._channel.send(self._hello())
         try:
             while not self._closing:
                 received = self._backlog.popleft() if self._backlog else self._channel.recv(_POLL_S)
@@ -110,6 +111,11 @@ class Worker:
                 self._stepper.close()
             if self._acting is not None:
                 self._acting.close()
+
+    def _hello(self) -> Hello:
+        return Hello(
+            PROTOCOL_VERSION, versions(), socket.gethostname(), os.getpid(), neighbourhood()
+        )
 
     def _expect_progress(self, building: bool = False) -> None:
         limits = self._invitation

@@ -1,0 +1,88 @@
+"""The ledger adds up, and shows what it has in three ways."""
+
+import pytest
+
+from clusterenv.ledger import Ledger
+from clusterenv.ledger_export import draw, summary, table, write_scalars
+
+
+def pull(ledger, worker, version, held, cause="threshold", num_bytes=50):
+    ledger.record_pull(worker, version, held=held, cause=cause, num_bytes=num_bytes, threshold=0.1)
+    ledger.count("Weights", num_bytes + 10)
+
+
+@pytest.fixture
+def ledger():
+    ledger = Ledger()
+    first = {1: "worker-0.0", 3: "worker-1.0"}
+    for version in range(1, 11):
+        ledger.record_version(version, 1000)
+        if version in first:
+            pull(ledger, first[version], version, 0, "first", 500)
+    pull(ledger, "worker-0.0", 8, 1)
+    pull(ledger, "worker-0.0", 9, 0, "evaluation", 500)
+    ledger.count("Pull", 80)
+    ledger.count("Announce", 40)
+    ledger.count("Collected", 99_999)
+    ledger.record_latency(0.004)
+    ledger.record_measurement(
+        "worker-0.0",
+        held=1,
+        newest=8,
+        divergence=0.2,
+        standard_error=0.01,
+        effective_sample_size=0.9,
+        realised=None,
+    )
+    return ledger
+
+
+def test_bytes_are_those_of_weights_and_all_talk_about_them(ledger):
+    assert ledger.sync_bytes == 510 + 510 + 60 + 510 + 80 + 40
+
+
+def test_pulling_always_counts_from_a_workers_first_version_on(ledger):
+    assert ledger.bytes_of_always_pulling == 1000 * (10 + 8)
+    assert ledger.bytes_avoided == 18_000 - ledger.sync_bytes
+
+
+def test_pulls_know_their_lag_and_cause(ledger):
+    assert [pull.lag for pull in ledger.pulls] == [1, 3, 7, 9]
+    assert ledger.pulls_by_cause == {"first": 2, "threshold": 1, "evaluation": 1}
+    assert ledger.pulls_by_worker == {"worker-0.0": 3, "worker-1.0": 1}
+
+
+def test_the_summary_leaves_evaluations_out(ledger):
+    totals = summary(ledger)
+    assert totals["pulls"] == 3
+    assert totals["versions"] == 10
+    assert totals["lag"] == 7
+    assert totals["median_pull_latency_s"] == 0.004
+
+
+def test_an_empty_ledger_can_be_shown_too(tmp_path):
+    assert summary(Ledger())["pulls"] == 0
+    assert "worker" in table(Ledger())
+    draw(Ledger(), tmp_path / "empty.png")
+
+
+def test_the_table_names_workers_causes_and_bytes(ledger):
+    text = table(ledger)
+    assert "first 1, threshold 1" in text
+    assert "99,999" in text
+
+
+def test_scalars_go_to_tensorboard(ledger):
+    written = {}
+
+    class Writer:
+        def add_scalar(self, tag, value, step):
+            written[tag] = value, step
+
+    write_scalars(ledger, Writer(), 7)
+    assert written["sync/pulls"] == (3, 7)
+
+
+def test_the_picture_is_drawn(ledger, tmp_path):
+    draw(ledger, tmp_path / "sync.png")
+    assert (tmp_path / "sync.png").stat().st_size > 10_000
