@@ -390,6 +390,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         return episodes_by_slot(self._head.take_values())
 
     @property
+    def version(self) -> int:
+        """The newest version that was published; 0 before the first."""
+        return self._head.crew.publisher.version
+
+    @property
     def ledger(self) -> Ledger:
         """What has moved between head and workers so far."""
         return self._head.crew.ledger

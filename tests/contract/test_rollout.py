@@ -229,3 +229,32 @@ def test_a_ready_vector_env_that_resets_in_the_next_step_is_refused():
         pytest.raises(ValueError, match="SAME_STEP"),
     ):
         envs.rollout(numpy_policy(envs), 4)
+
+
+class Chatty(gym.Wrapper):
+    """An env whose infos have names that others use for the end of an episode."""
+
+    def step(self, action):
+        *result, info = self.env.step(action)
+        return *result, {**info, "final_obs": np.zeros(4), "final_info": {}}
+
+
+def chatty():
+    return Chatty(gym.make("CartPole-v1"))
+
+
+def test_an_env_with_an_info_called_final_obs_has_no_more_ends_than_others():
+    with cluster_env("in-process", chatty, 2, 1) as envs:
+        envs.reset(seed=1)
+        rollout = envs.rollout(numpy_policy(envs), 40)
+    ended = rollout.terminated | rollout.truncated
+    assert 0 < len(rollout.finals.steps) == ended.sum() < ended.size
+
+
+def test_values_may_have_an_axis_too_many():
+    with cluster_env("in-process", "CartPole-v1", 2, 1) as envs:
+        policy = numpy_policy(envs)
+        policy._value = lambda weights, observations: observations[:, :1]
+        rollout = envs.rollout(policy, 5)
+        assert envs.version == 1
+    np.testing.assert_array_equal(rollout.outputs["value"], rollout.observations[:-1, :, 0])

@@ -72,6 +72,8 @@ class Neighbours:
             return []
         if message.shelf >= 0:
             fetch.shelf = pid, message.shelf
+        else:
+            del self._fetches[host]
         waiting, fetch.waiting = fetch.waiting, []
         return waiting
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from clusterenv.distributions import Distribution
 from clusterenv.policies.base import Acted, draw
 from clusterenv.randomness import SlotRandom
@@ -37,7 +39,8 @@ class NumpyPolicy:
         actions, log_prob = draw(distribution, rng)
         outputs = {"log_prob": log_prob}
         if self._value is not None:
-            outputs["value"] = self._value(self._weights, observations)
+            value = np.asarray(self._value(self._weights, observations))
+            outputs["value"] = value.reshape(len(log_prob))
         return Acted(actions, distribution, outputs)
 
     def distribution(self, observations: Any, state: Any) -> Distribution:

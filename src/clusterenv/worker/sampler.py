@@ -108,11 +108,16 @@ class Sampler:
         ends = [
             _Final(t, slot, info["final_obs"], recurrent.row_of(self._state, self._column[slot]))
             for slot, info in outcome.infos
-            if "final_obs" in info
+            # An env may have an info of its own that is called so.
+            if "final_obs" in info and self._has_ended(outcome, slot)
         ]
         if ends:
             self.forget([self._column[end.slot] for end in ends])
         return ends
+
+    def _has_ended(self, outcome: Outcome, slot: int) -> bool:
+        column = self._column[slot]
+        return bool(outcome.terminated[column] or outcome.truncated[column])
 
     def _stack_acts(self, acts: list[Acted]) -> dict[str, Array]:
         arrays = {
