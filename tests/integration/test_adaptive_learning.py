@@ -47,4 +47,4 @@ def test_plain_ppo_learns_under_a_cap_on_the_lag(ppo, tmp_path):
     args = replace(settings(ppo, tmp_path), decoupled=False, threshold=0.8, max_lag=8)
     with pytest.warns(UserWarning, match="decoupled_loss"):
         mean = ppo.main(args)
-    assert mean > 150
+    assert mean >= 300
