@@ -47,8 +47,10 @@ bench-rollout: $(VENV)/installed-bench  ## policies on workers, against RLlib an
 	$(BIN)/python benchmarks/publish_latency.py
 
 # Hours on two cores. Runs that are there already are not run again.
-experiments: setup  ## sync rules compared over seeds; what the divergence estimate is worth
+experiments: $(VENV)/installed-bench  ## sync rules compared over seeds; what the divergence estimate is worth
 	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/estimator.py
+	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/image_cost.py
+	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/off_policy.py
 	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/run.py
 
 clean:

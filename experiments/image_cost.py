@@ -1,6 +1,6 @@
 """What measuring costs with an image policy, and which bytes move: Pong, a CNN, PPO updates.
 
-    PYTHONPATH=examples:benchmarks:experiments python experiments/image_cost.py
+    PYTHONPATH=examples:benchmarks python experiments/image_cost.py
 
 The policy does not get to learn Pong here: this is about seconds and bytes per update.
 """

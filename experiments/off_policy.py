@@ -1,6 +1,6 @@
 """DQN on CartPole-v1 and SAC on Pendulum-v1 through `stream`, with every version and with APS.
 
-    PYTHONPATH=examples:benchmarks:experiments python experiments/off_policy.py
+    PYTHONPATH=examples:benchmarks python experiments/off_policy.py
 
 Learning curves, pulls and bytes go to benchmarks/results/off_policy.
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import difflib
 import inspect
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from clusterenv.backends.gymnasium import (
     EnvWrapper,
     RegisteredBackend,
 )
-from clusterenv.launchers.base import Launcher
+from clusterenv.launchers.base import Launcher, cores
 from clusterenv.policies.base import Policy
 
 Env = str | EnvSpec | EnvFactory | Sequence[EnvFactory] | Backend
@@ -91,7 +90,7 @@ def _own_arguments() -> list[str]:
 def choose_num_workers(num_workers: int | None, num_envs: int) -> int:
     """As asked, else one per core; never more than envs."""
     if num_workers is None:
-        return min(len(os.sched_getaffinity(0)), num_envs)
+        return min(cores(), num_envs)
     if num_workers < 1:
         raise ValueError(f"num_workers={num_workers} must be at least 1")
     return min(num_workers, num_envs)

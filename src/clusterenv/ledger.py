@@ -174,7 +174,11 @@ class Ledger:
 
     @property
     def sync_bytes(self) -> int:
-        """Bytes through the socket to keep policies up to date: weights and all talk about them."""
+        """Bytes through the socket for weights, pulls and announcements.
+
+        Not the policies themselves (``TakePolicy``, once each), nor the few tens of bytes that a
+        divergence adds to the requests it travels with.
+        """
         return sum(self._bytes_by_kind[kind] for kind in ("Weights", *_ANNOUNCEMENTS))
 
     @property

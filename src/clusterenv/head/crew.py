@@ -18,7 +18,7 @@ from clusterenv.head.io_thread import IoThread
 from clusterenv.head.publisher import Publisher
 from clusterenv.head.reception import Reception, Replies
 from clusterenv.head.roster import Member, Roster
-from clusterenv.launchers.base import THREAD_NAME, Launcher, Order
+from clusterenv.launchers.base import THREAD_NAME, Launcher, Order, cores
 from clusterenv.ledger import Ledger
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, encode
@@ -76,12 +76,6 @@ class _Line:
         os.close(self.frames_fd)
 
 
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class Crew:
     """Starts, reaches, watches, replaces and ends the workers of the roster."""
 
@@ -95,7 +89,7 @@ class Crew:
     ) -> None:
         self._launcher, self._roster, self.limits = launcher, roster, limits
         self.shares_memory = shared_memory and launcher.shares_memory and AVAILABLE
-        self.inbox = Inbox(may_spin=self.shares_memory and _cores() > len(roster.members))
+        self.inbox = Inbox(may_spin=self.shares_memory and cores() > len(roster.members))
         self.reception = Reception()
         self.ledger = Ledger()
         self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from clusterenv.head.reception import Replies
 from clusterenv.ledger import Ledger
 from clusterenv.policies.base import Policy
 from clusterenv.policies.copy import Snapshot, encode_layout
@@ -17,8 +18,6 @@ from clusterenv.wire.codec import Buffer
 from clusterenv.wire.messages import Message, Pull, Pulled, TakePolicy, Weights, WeightsNearby
 from clusterenv.wire.pickling import pickle_for_workers
 from clusterenv.wire.shelf import WORTH_SHARING_BYTES
-
-Replies = Sequence[tuple[Message, Sequence[Buffer]]]
 
 
 @dataclass(frozen=True)

@@ -90,22 +90,29 @@ class Acting:
             case TakePolicy():
                 self._take_policy(message)
             case Weights():
-                # A late answer to a pull for another policy is of no use.
-                awaited = self._spare if self._pulls_for_evaluation else self._copy
-                if awaited is not None and message.policy_id == self._policy_id:
+                if (awaited := self._awaits(message)) is not None:
                     vector = awaited.load(message, frames[0])
                     self._pulled_bytes = len(frames[0])
                     big = len(vector) >= WORTH_SHARING_BYTES
                     self._shelved = self._shelf.put(vector) if big else -1
             case WeightsNearby():
-                awaited = self._spare if self._pulls_for_evaluation else self._copy
-                if awaited is not None and message.policy_id == self._policy_id:
+                if (awaited := self._awaits(message)) is not None:
                     vector = read_shelf(message.pid, message.fd)
                     self._neighbour_failed = not awaited.load_vector(message, vector)
                     self._pulled_bytes = 0
             case _:
                 return False
         return True
+
+    def _awaits(self, message: Weights | WeightsNearby) -> PolicyCopy | None:
+        """The copy that these weights are for.
+
+        None for a late answer: for another policy, or a second one to a pull that was repeated.
+        """
+        copy = self._spare if self._pulls_for_evaluation else self._copy
+        if copy is None or message.policy_id != self._policy_id:
+            return None
+        return copy if message.version > copy.version else None
 
     def _take_policy(self, message: TakePolicy) -> None:
         place, translator = self._place, self._translator
