@@ -1,6 +1,7 @@
 """Fragments as they finish: in order, bounded, and never held up by other workers."""
 
 import threading
+from collections import Counter
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -49,10 +50,16 @@ def num_steps_of_envs(live):
 
 
 def test_each_workers_fragments_continue_each_other(envs):
-    lives = Lives(Count, NUM_ENVS, SEED)
+    lives, fragments, seen = Lives(Count, NUM_ENVS, SEED), [], Counter()
     with closing(envs.stream(T)) as stream:
-        fragments = list(islice(stream, 24))
-    assert {tuple(fragment.slots.tolist()) for fragment in fragments} == {(0, 1, 2), (3, 4)}
+        # On a busy machine one worker may be far ahead of the other.
+        for fragment in islice(stream, 5000):
+            fragments.append(fragment)
+            seen[tuple(fragment.slots.tolist())] += 1
+            if len(fragments) >= 24 and len(seen) == 2 and min(seen.values()) >= 4:
+                break
+    assert set(seen) == {(0, 1, 2), (3, 4)}
+    assert min(seen.values()) >= 4
     for fragment in fragments:
         assert fragment.rewards.shape == fragment.versions.shape == (T, len(fragment.slots))
         lives.assert_lived(fragment)
