@@ -50,6 +50,7 @@ from clusterenv.rollout import (
     episodes_by_slot,
 )
 from clusterenv.sync import EveryVersion, SyncRule
+from clusterenv.wire.addresses import Reach
 
 _RESERVED = ("reset", "step", "close", "_setattr", "_check_spaces")
 
@@ -94,6 +95,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         restart_timeout_s: How long a replacement may take to start.
         lease_s: A worker without its head ends itself after this time.
         max_restarts_per_minute: How often one worker may be replaced; 0 means never.
+        interface: The name or address of the network interface to listen on; by default the one
+            that leads to the workers.
+        advertise_host: What workers connect to, where it is not the address listened on: behind
+            NAT, a port forwarding or a Kubernetes Service.
+        port: The port to listen on; 0 takes a free one.
         **kwargs: Passed to the env, where ``env`` is an id.
 
     Example:
@@ -122,6 +128,9 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         restart_timeout_s: float = 60.0,
         lease_s: float = 30.0,
         max_restarts_per_minute: int = 3,
+        interface: str | None = None,
+        advertise_host: str | None = None,
+        port: int = 0,
         **kwargs: Any,
     ) -> None:
         self.closed = True
@@ -152,6 +161,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
                 lease_s,
                 max_restarts_per_minute,
             ),
+            Reach(interface, advertise_host, port),
         )
         self._owner_pid = os.getpid()
         self._end_of_life = weakref.finalize(self, _close_abandoned, self._head, self._owner_pid)

@@ -47,12 +47,11 @@ MAY_IMPORT = {
     "version": "",
 }
 
-# Sockets are touched in one place of the wire, and waited for in three more.
+# Sockets are touched in one place of the wire, and waited for in two more.
 MAY_IMPORT_ZMQ = {
     "wire/zmq_channel.py",
     "wire/channel.py",
     "head/io_thread.py",
-    "worker/lifeline.py",
 }
 
 # Each optional dependency has one home, which says how to install it.

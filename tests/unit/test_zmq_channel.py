@@ -11,6 +11,7 @@ from clusterenv.errors import ProtocolError
 from clusterenv.head.inbox import Inbox
 from clusterenv.head.io_thread import IoThread
 from clusterenv.ledger import Ledger
+from clusterenv.wire.addresses import Reach
 from clusterenv.wire.messages import Close, Hello, Stepped
 from clusterenv.wire.zmq_channel import HeadSocket, WorkerSocket
 
@@ -23,9 +24,14 @@ class Head:
 
     def __init__(self):
         self.inbox = Inbox()
-        self.socket = HeadSocket("127.0.0.1", lease_s=30.0, max_message_bytes=_MAX_MESSAGE_BYTES)
+        self.gone = []
+        self.socket = HeadSocket(
+            Reach(), "127.0.0.1", lease_s=30.0, max_message_bytes=_MAX_MESSAGE_BYTES
+        )
         self.ledger = Ledger()
-        self.io = IoThread(self.socket, self.inbox, lambda worker, message: None, self.ledger)
+        self.io = IoThread(
+            self.socket, self.inbox, lambda worker, message: None, self.gone.append, self.ledger
+        )
         self.io.start()
         self.workers = []
 
@@ -150,7 +156,7 @@ def test_a_message_that_is_too_big_is_not_heard(head):
 
 
 def test_sending_to_a_worker_that_is_not_there_says_so():
-    socket = HeadSocket("127.0.0.1", lease_s=30.0, max_message_bytes=_MAX_MESSAGE_BYTES)
+    socket = HeadSocket(Reach(), "127.0.0.1", lease_s=30.0, max_message_bytes=_MAX_MESSAGE_BYTES)
     assert not socket.send("worker-0.0", [b"x"])
     socket.close()
 

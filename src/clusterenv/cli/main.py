@@ -12,10 +12,20 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="clusterenv", description="Environments on workers.")
     parser.add_argument("--version", action="version", version=f"clusterenv {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser(
-        "worker", help="run a worker; launchers start this and write its invitation to stdin"
+    worker = commands.add_parser(
+        "worker",
+        help="run a worker; launchers start this, people only with --key-file",
+        description="Run a worker. Launchers write its invitation to standard input or to the "
+        "environment. With --key-file it joins a run whose launcher is AttachLauncher.",
     )
-    if parser.parse_args(arguments).command == "worker":
+    worker.add_argument("--key-file", help="what AttachLauncher wrote; keep it secret")
+    worker.add_argument(
+        "--head",
+        metavar="tcp://HOST:PORT",
+        help="where the head is, if not where the key file says",
+    )
+    parsed = parser.parse_args(arguments)
+    if parsed.command == "worker":
         from clusterenv.cli.worker import run_worker
 
-        run_worker()
+        run_worker(parsed.key_file, parsed.head)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterenv.errors import ProtocolError, WorkerLostError
-from clusterenv.head.crew import Crew, Ended, Limits
+from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.remote_errors import rebuild
 from clusterenv.head.roster import Member, Roster
+from clusterenv.head.watch import Ended
 from clusterenv.wire.codec import Buffer, encode
 from clusterenv.wire.messages import (
     Built,
@@ -23,6 +24,7 @@ from clusterenv.wire.messages import (
     Collected,
     Evaluate,
     LaidOut,
+    Leaving,
     Raised,
     Reset,
     Returned,
@@ -69,6 +71,8 @@ class Loss:
     member: Member
     reason: str
     flights: Sequence[Flight]
+    is_orderly: bool = False
+    """The worker said that it had to leave: nobody is to blame."""
 
 
 class Exchange:
@@ -175,7 +179,17 @@ class Exchange:
                 yield from self._lose(worker, answer.reason)
             elif answer is not None:
                 yield answer
+        yield from self._leavers()
         yield from self._overdue()
+
+    def _leavers(self) -> Iterator[Loss]:
+        """Who had to leave, once it has answered; fragments can be collected again."""
+        for member in self._roster.members:
+            if member.leaving and not any(
+                flight.member is member and not isinstance(flight.request, Collect)
+                for flight in self._flights.values()
+            ):
+                yield Loss(member, member.leaving, self._forget_flights(member), is_orderly=True)
 
     def _arrived(self, worker: str, message: Any, frames: list[Buffer]) -> Answer | Ended | None:
         member = self._roster.find(worker)
@@ -194,6 +208,8 @@ class Exchange:
                 self.description_by_member[member.index] = description
             case LaidOut(error=error):
                 self._join(member, error)
+            case Leaving(reason=reason):
+                member.leaving = reason
             case Ended():
                 return message
             case ProtocolError():

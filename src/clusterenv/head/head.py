@@ -25,6 +25,7 @@ from clusterenv.head.surveyor import Surveyor
 from clusterenv.launchers.base import THREAD_NAME, Launcher
 from clusterenv.rollout import FragmentPart
 from clusterenv.sync import SyncRule
+from clusterenv.wire.addresses import Reach
 from clusterenv.wire.codec import Array, Buffer, frame_of, read_arrays
 from clusterenv.wire.messages import (
     Announce,
@@ -72,6 +73,7 @@ class Head:
         sync_rule: SyncRule,
         encoding: str,
         limits: Limits,
+        reach: Reach,
     ) -> None:
         self.num_envs = num_envs
         self.roster = Roster(num_envs, num_workers, limits.max_restarts_per_minute)
@@ -94,7 +96,7 @@ class Head:
             )
             for member in self.roster.members
         }
-        self.crew = Crew(launcher, self.roster, limits, shared_memory, encoding)
+        self.crew = Crew(launcher, self.roster, limits, shared_memory, encoding, reach)
         self.surveyor = Surveyor(sync_rule, self.crew, self.roster)
         self._acted_on: dict[int, list[Array]] = {}
         self._exchange = Exchange(self.crew, self.roster)

@@ -19,17 +19,23 @@ from clusterenv.wire.zmq_channel import HeadSocket
 
 # Takes (worker, message) and returns the replies to send at once, or None to pass it on.
 Receptionist = Callable[[str, Message], Sequence[tuple[Message, Sequence[Buffer]]] | None]
+OnDisconnect = Callable[[str], None]
 
 
 class IoThread(threading.Thread):
     """Sends what is queued, passes what arrives to the receptionist or to the inbox."""
 
     def __init__(
-        self, socket: HeadSocket, inbox: Inbox, receptionist: Receptionist, ledger: Ledger
+        self,
+        socket: HeadSocket,
+        inbox: Inbox,
+        receptionist: Receptionist,
+        on_disconnect: OnDisconnect,
+        ledger: Ledger,
     ) -> None:
         super().__init__(name=f"{THREAD_NAME} io", daemon=True)
         self._socket, self._inbox, self._receptionist = socket, inbox, receptionist
-        self._ledger = ledger
+        self._on_disconnect, self._ledger = on_disconnect, ledger
         self._outbox: deque[tuple[str, Message, Sequence[Buffer]]] = deque()
         self._wake = Bell()
         self._closing = False
@@ -48,6 +54,8 @@ class IoThread(threading.Thread):
             poller.poll(1000)
             self._wake.clear()
             self._socket.answer_handshakes()
+            for worker in self._socket.disconnected():
+                self._on_disconnect(worker)
             self._receive()
             self._send_queued()
 

@@ -62,10 +62,14 @@ class Reception:
         return None
 
     def _welcome(self, worker: str, hello: Hello) -> Message:
+        if refusal := self.refusal(hello):
+            return Refused(refusal)
         build = self._build_by_worker.get(worker)
+        return build if build is not None else Refused("nobody expects this worker")
+
+    def refusal(self, hello: Hello) -> str:
+        """Why a worker that runs this cannot work here, or nothing."""
         problems = disagreements(self._versions, hello.versions)
         if hello.protocol != PROTOCOL_VERSION:
             problems.insert(0, f"protocol {hello.protocol} instead of {PROTOCOL_VERSION}")
-        if problems:
-            return Refused("; ".join(problems))
-        return build if build is not None else Refused("nobody expects this worker")
+        return "; ".join(problems)

@@ -55,7 +55,7 @@ class Recovery:
     def lost(self, loss: Loss) -> None:
         """Replace the worker, and answer for it."""
         try:
-            self._crew.replace(loss.member, loss.reason)
+            self._crew.replace(loss.member, loss.reason, counts=not loss.is_orderly)
         except WorkerLostError as error:
             self._exchange.fail(error)
             return

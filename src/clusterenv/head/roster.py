@@ -22,6 +22,8 @@ class Member:
     """The name of the worker that holds this place now."""
     incarnation: int = 0
     joined: bool = False
+    leaving: str = ""
+    """Why its worker will have to end soon, if it has said so."""
     restarts: deque[float] = field(default_factory=deque)
 
 
@@ -62,7 +64,7 @@ class Roster:
         del self._member_by_worker[member.worker]
         member.incarnation += 1
         member.worker = f"worker-{member.index}.{member.incarnation}"
-        member.joined = False
+        member.joined, member.leaving = False, ""
         self._member_by_worker[member.worker] = member
 
     def split_by_member(

@@ -10,7 +10,7 @@ from typing import Union
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
@@ -43,7 +43,7 @@ class InFrameBuffer(Message):
 
 
 class Hello(Message):
-    """First words of a worker: who it is and what it runs."""
+    """First words of a worker, or of an applicant: who it is and what it runs."""
 
     protocol: int
     versions: dict[str, str]
@@ -65,7 +65,19 @@ class LaidOut(Message):
     error: str = ""
 
 
+class Leaving(Message):
+    """The worker will have to end soon, through no fault of its own; ``reason`` says why."""
+
+    reason: str
+
+
 # Head → worker: joining.
+
+
+class Enrol(Message):
+    """To an applicant: its own invitation, with which it is to come back."""
+
+    invitation: bytes
 
 
 class Build(Message):
@@ -303,6 +315,8 @@ AnyMessage = Union[  # noqa: UP007 (msgspec reads this at run time)
     Hello,
     Built,
     LaidOut,
+    Leaving,
+    Enrol,
     Build,
     Layout,
     Refused,

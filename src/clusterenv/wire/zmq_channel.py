@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 
 import zmq
 from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
 
+from clusterenv.wire.addresses import Reach, endpoint
 from clusterenv.wire.codec import Buffer, decode, encode
-from clusterenv.wire.invitation import Invitation, SharedDescriptors
+from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
 from clusterenv.wire.messages import Message
 
 _ZAP_ADDRESS = "inproc://zeromq.zap.01"
@@ -27,10 +29,15 @@ class HeadSocket:
     """The head's end: one ROUTER that all workers connect to. Used by one thread, but for
     :meth:`invite` and :meth:`revoke`."""
 
-    def __init__(self, host: str, *, lease_s: float, max_message_bytes: int) -> None:
+    def __init__(
+        self, reach: Reach, towards: str, *, lease_s: float, max_message_bytes: int
+    ) -> None:
+        host = reach.listening_address(towards)
         self._context = zmq.Context()
         self._worker_by_key: dict[bytes, str] = {}
+        self._key_by_worker: dict[str, bytes] = {}
         self._route_by_worker: dict[str, bytes] = {}
+        self._worker_by_connection: dict[int, str] = {}
         public, secret = zmq.curve_keypair()
         self._server_key = public.decode()
         self._zap = self._context.socket(zmq.REP)
@@ -46,8 +53,21 @@ class HeadSocket:
         self._router.set(zmq.LINGER, 0)
         self._router.set(zmq.HEARTBEAT_IVL, int(lease_s * 250))
         self._router.set(zmq.HEARTBEAT_TIMEOUT, int(lease_s * 750))
-        self._router.bind(f"tcp://{host}:0")
-        self.address = bytes(self._router.get(zmq.LAST_ENDPOINT)).decode()
+        self._router.set(zmq.IPV6, int(":" in host))
+        self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        port = self._bind(endpoint(host, reach.port or "*"))
+        self.address = endpoint(reach.advertise_host or host, port)
+
+    def _bind(self, wanted: str) -> int:
+        try:
+            self._router.bind(wanted)
+        except zmq.ZMQError as error:
+            self.close()
+            raise OSError(
+                error.errno,
+                f"cannot listen on {wanted} ({error}): choose another port= or interface=",
+            ) from error
+        return int(bytes(self._router.get(zmq.LAST_ENDPOINT)).decode().rpartition(":")[2])
 
     def invite(
         self,
@@ -60,7 +80,8 @@ class HeadSocket:
     ) -> Invitation:
         """Make keys for ``worker`` and let them in."""
         public, secret = zmq.curve_keypair()
-        self._worker_by_key[z85.decode(public)] = worker
+        key = z85.decode(public)
+        self._worker_by_key[key], self._key_by_worker[worker] = worker, key
         return Invitation(
             worker=worker,
             address=self.address,
@@ -75,15 +96,23 @@ class HeadSocket:
 
     def revoke(self, worker: str) -> None:
         """Do not let ``worker`` in again, nor believe what still arrives from it."""
-        for key, name in list(self._worker_by_key.items()):
-            if name == worker:
-                del self._worker_by_key[key]
+        self._worker_by_key.pop(self._key_by_worker.pop(worker, b""), None)
         self._route_by_worker.pop(worker, None)
+
+    def disconnected(self) -> Iterator[str]:
+        """The workers whose connection broke since the last call: to be asked before
+        :meth:`receive`, which may already bring messages of a connection with the same number."""
+        while self._monitor.poll(0):
+            connection = int(recv_monitor_message(self._monitor)["value"])
+            worker = self._worker_by_connection.pop(connection, None)
+            if worker is not None:
+                yield worker
 
     def register(self, poller: zmq.Poller) -> None:
         """Have ``poller`` wake for this socket."""
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._zap, zmq.POLLIN)
+        poller.register(self._monitor, zmq.POLLIN)
 
     def answer_handshakes(self) -> None:
         """Say yes or no to the peers that wait to be let in."""
@@ -100,10 +129,14 @@ class HeadSocket:
         while self._router.poll(0):
             route, *frames = self._router.recv_multipart(copy=False)
             worker = str(frames[0].get("User-Id")) if frames else ""
-            if worker not in self._worker_by_key.values():
+            if worker not in self._key_by_worker:
                 continue
+            if worker == TICKET:
+                # Many may come with the same one.
+                worker = f"{TICKET} {route.bytes.hex()}"
             # The route is libzmq's own name for the connection: a worker cannot choose it.
             self._route_by_worker[worker] = route.bytes
+            self._worker_by_connection[int(frames[0].get(zmq.SRCFD))] = worker
             yield worker, [frame.buffer for frame in frames]
 
     def send(self, worker: str, frames: Sequence[Buffer]) -> bool:
@@ -145,7 +178,15 @@ class WorkerSocket:
         self.monitor = self.socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
         )
+        self._is_connected = False
         self.socket.connect(invitation.address)
+
+    def is_connected(self) -> bool:
+        """Whether the head is there now."""
+        while self.monitor.poll(0):
+            event = recv_monitor_message(self.monitor)["event"]
+            self._is_connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        return self._is_connected
 
     def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
         """Send; arrays are not copied, so nobody may write to them afterwards."""

@@ -16,9 +16,6 @@ import sys
 import threading
 import time
 
-import zmq
-from zmq.utils.monitor import recv_monitor_message
-
 from clusterenv.wire.invitation import Invitation
 from clusterenv.worker.worker import Worker
 
@@ -28,38 +25,44 @@ _TICK_S = 0.5
 
 
 class Lifeline(threading.Thread):
-    """Watches the head's end of our standard input, the connection, and the worker's progress."""
+    """Watches the head's end of our standard input, the connection, and the worker's progress.
 
-    def __init__(self, worker: Worker, invitation: Invitation) -> None:
+    Where standard input is not the head's, the connection alone says whether the head is there.
+    """
+
+    def __init__(self, worker: Worker, invitation: Invitation, watch_input: bool) -> None:
         super().__init__(name="lifeline", daemon=True)
-        _end_with_input()
+        if watch_input:
+            _end_with_input()
+        self._watch_input = watch_input
         self._worker = worker
         self._invitation = invitation
         self._parent = os.getppid()
-        self._cut_off_since: float | None = time.monotonic()
+        self._connected_at = time.monotonic()
 
     def run(self) -> None:
         """Tick until something ends the process."""
         while True:
             faulthandler.dump_traceback_later(self._allowed_s() + _TICK_S, exit=True)
             self._wait_for_end_of_input(_TICK_S)
-            if os.getppid() != self._parent:
+            if self._watch_input and os.getppid() != self._parent:
                 self._end("the process that started this worker is gone", EXIT_HEAD_GONE)
             self._check_connection()
             self._check_progress()
 
     def _wait_for_end_of_input(self, seconds: float) -> None:
+        if not self._watch_input:
+            time.sleep(seconds)
+            return
         readable, _, _ = select.select([0], [], [], seconds)
         if readable and not os.read(0, 4096):
             self._end("the head is gone: standard input was closed", EXIT_HEAD_GONE)
 
     def _check_connection(self) -> None:
-        while self._worker.monitor.poll(0):
-            event = recv_monitor_message(self._worker.monitor)["event"]
-            connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            self._cut_off_since = None if connected else time.monotonic()
-        lease_s = self._invitation.lease_s
-        if self._cut_off_since is not None and time.monotonic() - self._cut_off_since > lease_s:
+        now, lease_s = time.monotonic(), self._invitation.lease_s
+        if self._worker.socket.is_connected():
+            self._connected_at = now
+        elif now - self._connected_at > lease_s:
             self._end(f"no head for lease_s={lease_s:g}", EXIT_HEAD_GONE)
 
     def _allowed_s(self) -> float:

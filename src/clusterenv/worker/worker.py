@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import socket
+import signal
 import sys
 import threading
 import time
@@ -22,7 +21,6 @@ from clusterenv.wire.channel import Channel, SharedChannel
 from clusterenv.wire.codec import Buffer, frame_of, header_of, read_array
 from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.messages import (
-    PROTOCOL_VERSION,
     Build,
     Built,
     Call,
@@ -30,9 +28,9 @@ from clusterenv.wire.messages import (
     Collect,
     Collected,
     Evaluate,
-    Hello,
     LaidOut,
     Layout,
+    Leaving,
     Message,
     Raised,
     Refused,
@@ -44,13 +42,12 @@ from clusterenv.wire.messages import (
     Warned,
 )
 from clusterenv.wire.shared_memory import Arena, Mailbox
-from clusterenv.wire.shelf import neighbourhood
 from clusterenv.wire.spaces import leaves_of, rows_of, single_array_leaf, space_from_plain
 from clusterenv.wire.values import pack, unpack
-from clusterenv.wire.versions import versions
 from clusterenv.wire.zmq_channel import WorkerSocket
 from clusterenv.worker.acting import Acting, Workplace
 from clusterenv.worker.description import check_autoreset_mode, describe_envs, describe_vector
+from clusterenv.worker.introduction import hello
 from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome, Rows
 from clusterenv.worker.stepper import EnvStepper, Stepper, UserCodeError
 from clusterenv.worker.vector_stepper import VectorStepper
@@ -67,12 +64,13 @@ class Worker:
         self._invitation = invitation
         self._channel = channel
         self._notes = notes
-        self.monitor = socket.monitor
+        self.socket = socket
         # When the current request, or the current step within it, must be over.
         self.deadline: float | None = None
         # Held while user code runs; in-process workers share one lock.
         self.turn: AbstractContextManager[Any] = nullcontext()
         self._closing = False
+        self._has_to_leave = ""
         self._trusted = False
         self._slots: tuple[int, ...] = ()
         self._stepper: Stepper | None = None
@@ -97,7 +95,7 @@ class Worker:
 
     def run(self) -> None:
         """Work until the head says Close."""
-        self._channel.send(self._hello())
+        self._channel.send(hello())
         try:
             while not self._closing:
                 received = self._backlog.popleft() if self._backlog else self._channel.recv(_POLL_S)
@@ -106,16 +104,14 @@ class Worker:
                         self._expect_progress(isinstance(received[0], Build))
                         self._handle(*received)
                     self.deadline = None
+                if self._has_to_leave:
+                    self._channel.send(Leaving(self._has_to_leave))
+                    self._has_to_leave = ""
         finally:
             if self._stepper is not None:
                 self._stepper.close()
             if self._acting is not None:
                 self._acting.close()
-
-    def _hello(self) -> Hello:
-        return Hello(
-            PROTOCOL_VERSION, versions(), socket.gethostname(), os.getpid(), neighbourhood()
-        )
 
     def _expect_progress(self, building: bool = False) -> None:
         limits = self._invitation
@@ -339,6 +335,16 @@ class Worker:
                 "" if action is None else _text(lambda: repr(action)),
             )
         )
+
+    def leave_on(self, *signals: signal.Signals) -> None:
+        """Ask the head to take the slots back when one of these arrives; it then says Close."""
+
+        def leave(number: int, _: Any) -> None:
+            name = signal.Signals(number).name
+            self._has_to_leave = f"its engine told it to leave ({name})"
+
+        for number in signals:
+            signal.signal(number, leave)
 
     def forward_warnings(self) -> None:
         """Show this process's warnings at the head as well."""
