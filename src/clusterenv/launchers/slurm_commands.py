@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from clusterenv.launchers.slurm_text import END_AT_ONCE
 from clusterenv.wire.addresses import ANYWHERE
 
 _TIMEOUT_S = 60.0
@@ -64,9 +65,9 @@ def show_job(job: str) -> str:
 
 def cancel_script(jobs: str) -> str:
     """The shell command that ends jobs (words of a shell) at once, be they pending or running."""
-    # A plain scancel waits for KillWait before it kills; this does not, but spares pending jobs.
-    kill = f"scancel --quiet --batch --signal=KILL {jobs}"
-    return f"{{ {kill}; scancel --quiet {jobs}; }} >/dev/null 2>&1"
+    # A plain scancel waits for KillWait before it kills; signals do not, but spare pending jobs.
+    kill = [f"scancel --quiet --batch --signal={name} {jobs}" for name in (END_AT_ONCE, "KILL")]
+    return f"{{ {'; '.join(kill)}; scancel --quiet {jobs}; }} >/dev/null 2>&1"
 
 
 def address_of_a_node(partition: str | None) -> str:

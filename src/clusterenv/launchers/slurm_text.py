@@ -27,6 +27,8 @@ ENDED = frozenset(
     ]
 )
 """A job in any other state, one that this version does not know too, counts as alive."""
+END_AT_ONCE = "USR2"
+"""The signal that makes the script of several workers kill them."""
 _ADVICE = {
     "OUT_OF_MEMORY": ": raise mem_per_worker",
     "TIMEOUT": ": raise time_limit, or leave more time to go with notice_s",
@@ -58,6 +60,7 @@ class Request:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {least}")
         if self.time_limit is not None:
             seconds_of(self.time_limit)
+        _times(self.mem_per_worker, 1)
 
     def job_options(self, workers: int) -> list[str]:
         """sbatch's options for a job with so many workers, all on one node."""
@@ -135,6 +138,7 @@ def _start_several(request: Request, logs: Sequence[Path | None]) -> list[str]:
         *_setup(request),
         "trap 'kill -USR1 $(jobs -p)' USR1",
         "trap 'kill -TERM $(jobs -p)' TERM",
+        f"trap 'kill -KILL $(jobs -p); exit' {END_AT_ONCE}",
     ]
     for task, log in enumerate(logs):
         start = "; ".join([*_into(log), f"SLURM_PROCID={task} exec {command}"])
