@@ -30,6 +30,7 @@ from clusterenv.call_state import Call, CallState
 from clusterenv.construction import (
     choose_backend,
     choose_launcher,
+    choose_min_workers,
     choose_num_workers,
     wrap_module,
 )
@@ -74,6 +75,9 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             slot), or a backend object.
         num_envs: How many envs (slots). The length of the list where ``env`` is one, else 1.
         num_workers: How many workers. By default one per core, never more than ``num_envs``.
+        min_workers: Start as soon as this many workers are there, and go on while this many are
+            left; they share all slots. Workers that come later take theirs at the next reset or
+            rollout, which restarts the envs of slots that move. By default all of them.
         launcher: Where workers run: ``"local"`` processes, ``"in-process"`` threads, or a launcher
             object from :mod:`clusterenv.launchers`.
         wrappers: Applied to each env, first to last.
@@ -113,6 +117,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         num_envs: int | None = None,
         num_workers: int | None = None,
         *,
+        min_workers: int | None = None,
         launcher: Launcher | str = "local",
         wrappers: Sequence[EnvWrapper] = (),
         shared_memory: bool = True,
@@ -162,6 +167,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
                 max_restarts_per_minute,
             ),
             Reach(interface, advertise_host, port),
+            choose_min_workers(min_workers, self.num_workers),
         )
         self._owner_pid = os.getpid()
         self._end_of_life = weakref.finalize(self, _close_abandoned, self._head, self._owner_pid)

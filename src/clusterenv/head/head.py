@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import warnings
@@ -21,6 +20,7 @@ from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.exchange import Exchange, Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
+from clusterenv.head.staffing import Blueprint, Staffing
 from clusterenv.head.surveyor import Surveyor
 from clusterenv.launchers.base import THREAD_NAME, Launcher
 from clusterenv.rollout import FragmentPart
@@ -30,7 +30,6 @@ from clusterenv.wire.codec import Array, Buffer, frame_of, read_arrays
 from clusterenv.wire.messages import (
     Announce,
     ArrayHeader,
-    Build,
     Call,
     Collect,
     Collected,
@@ -43,7 +42,6 @@ from clusterenv.wire.messages import (
     Stepped,
     StepWithPolicy,
 )
-from clusterenv.wire.pickling import pickle_for_workers
 from clusterenv.wire.shared_memory import Arena, allocate
 from clusterenv.wire.spaces import (
     Leaf,
@@ -56,6 +54,8 @@ from clusterenv.wire.spaces import (
 from clusterenv.wire.values import pack, unpack
 
 _TICK_S = 1.0
+# Workers that are nearly ready when min_workers are need not join later.
+_GRACE_FOR_LATE_S = 2.0
 
 
 class Head:
@@ -74,9 +74,10 @@ class Head:
         encoding: str,
         limits: Limits,
         reach: Reach,
+        min_workers: int | None = None,
     ) -> None:
         self.num_envs = num_envs
-        self.roster = Roster(num_envs, num_workers, limits.max_restarts_per_minute)
+        self.roster = Roster(num_envs, num_workers, limits.max_restarts_per_minute, min_workers)
         self.ready: list[int] = []
         self.batch: Batch
         self.action_leaf: Leaf | None = None
@@ -85,26 +86,22 @@ class Head:
         self._parts: list[FragmentPart] = []
         self._acted: dict[int, dict[str, Any]] = {}
         self._arena: Arena | None = None
-        builds = {
-            member.index: Build(
-                slots=member.slots,
-                backend=pickle_for_workers(backend.for_slots(member.slots)),
-                autoreset_mode=autoreset_mode.value,
-                sync_rule=pickle_for_workers(sync_rule),
-                search_path=tuple(sys.path),
-                trusted=trusted,
-            )
-            for member in self.roster.members
-        }
-        self.crew = Crew(launcher, self.roster, limits, shared_memory, encoding, reach)
+        blueprint = Blueprint(backend, autoreset_mode, sync_rule, trusted)
+        for member in self.roster.members:
+            blueprint.build_for(member)
+        self.crew = Crew(
+            launcher, self.roster, limits, shared_memory, encoding, reach, blueprint.build_for
+        )
         self.surveyor = Surveyor(sync_rule, self.crew, self.roster)
         self._acted_on: dict[int, list[Array]] = {}
         self._exchange = Exchange(self.crew, self.roster)
+        self._staffing = Staffing(self.roster, self.crew, self._exchange)
+        self._credits = 0
         self._recovery: Recovery | None = None
         self._mode = autoreset_mode
         try:
-            self.crew.start(builds)
-            self._wait_for_all(self._has_built, "built their envs")
+            self.crew.start()
+            self._gather()
         except BaseException:
             self.crew.close(grace_s=0.0)
             raise
@@ -117,8 +114,16 @@ class Head:
         by_member = self._exchange.description_by_member
         return [
             (member, unpack(by_member[member.index], allow_pickle=self._trusted))
-            for member in self.roster.members
+            for member in self.roster.staffed
         ]
+
+    def _gather(self) -> None:
+        """Wait for all workers, or for ``min_workers`` if no others come soon after these."""
+        self._wait_for(self._has_built, "built their envs", self.roster.min_workers)
+        here = [member for member in self.roster.members if self._has_built(member)]
+        if len(here) < len(self.roster.members):
+            self._staffing.deal(here)
+            self._wait_for(self._has_built, "built their envs")
 
     def _has_built(self, member: Member) -> bool:
         return member.index in self._exchange.description_by_member
@@ -137,11 +142,17 @@ class Head:
             Arena.size_of(self.num_envs, self.action_leaf, leaves) if self._arena else 0,
         )
         self.crew.reception.agree(layout)
-        for member in self.roster.members:
+        for member in self.roster.staffed:
             self.crew.send(member, layout)
-        self._wait_for_all(lambda member: member.joined, "got ready")
+        self._wait_for(lambda member: member.joined, "got ready")
         self._recovery = Recovery(
-            self.crew, self.roster, self._exchange, self.batch, self._mode, self.ready
+            self.crew,
+            self.roster,
+            self._exchange,
+            self._staffing,
+            self.batch,
+            self._mode,
+            self.ready,
         )
 
     def _map_arena(self, leaves: Sequence[Leaf]) -> Arena | None:
@@ -160,14 +171,21 @@ class Head:
             )
             return None
 
-    def _wait_for_all(self, done: Callable[[Member], bool], what: str) -> None:
-        members, timeout_s = self.roster.members, self.crew.limits.startup_timeout_s
+    def _wait_for(self, done: Callable[[Member], bool], what: str, enough: int = 0) -> None:
+        """Wait for every member with slots; once ``enough`` are done, not for long any more."""
+        timeout_s = self.crew.limits.startup_timeout_s
         deadline = time.monotonic() + timeout_s
-        while late := [member for member in members if not done(member)]:
+        enough = enough or self.num_envs
+        while late := [member for member in self.roster.staffed if not done(member)]:
+            num_done = len(self.roster.staffed) - len(late)
+            if num_done >= enough:
+                deadline = min(deadline, time.monotonic() + _GRACE_FOR_LATE_S)
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
+                if num_done >= enough:
+                    return
                 raise StartupError(
-                    f"{len(members) - len(late)} of {len(members)} workers {what} within "
+                    f"{num_done} of {len(self.roster.staffed)} workers {what} within "
                     f"startup_timeout_s={timeout_s:g}; waiting for "
                     f"{', '.join(member.worker for member in late)}{self.crew.log_tail(late[0])}"
                 )
@@ -175,6 +193,13 @@ class Head:
             self._exchange.raise_errors()
 
     # Requests.
+
+    def _welcome_arrivals(self) -> None:
+        """Between requests: let workers that came late take part."""
+        if arrivals := self._staffing.arrivals():
+            present = [m for m in self.roster.members if m.slots or m in arrivals]
+            moved, _ = self._staffing.deal(present)
+            self._recovering.moved(moved)
 
     def reset(
         self,
@@ -184,6 +209,8 @@ class Head:
         run_seed: int,
     ) -> None:
         """Send resets for ``slots`` (ascending)."""
+        if len(slots) == self.num_envs:
+            self._welcome_arrivals()
         self._recovering.forget(slots, run_seed)
         packed = b"" if options is None else pack(options, allow_pickle=True)
         request = self._exchange.new_request()
@@ -196,7 +223,7 @@ class Head:
     def reset_in_chunks(self, seeds: Sequence[int | None], run_seed: int, chunk_size: int) -> None:
         """Reset all slots; each worker answers for ``chunk_size`` of its slots at a time."""
         self.ready.clear()
-        for member in self.roster.members:
+        for member in self.roster.staffed:
             for start in range(0, len(member.slots), chunk_size):
                 chunk = member.slots[start : start + chunk_size]
                 self.reset(chunk, [seeds[slot] for slot in chunk], None, run_seed)
@@ -242,12 +269,13 @@ class Head:
         """Ask every worker to call a method of its envs."""
         request = self._exchange.new_request()
         arguments = pack((args, kwargs), allow_pickle=True)
-        for member in self.roster.members:
+        for member in self.roster.staffed:
             self._exchange.send(Flight(member, Call(request, name, arguments), member.slots))
 
     def collect(self, num_steps: int) -> None:
         """Ask every worker for a fragment made with the policy that was published."""
-        for member in self.roster.members:
+        self._welcome_arrivals()
+        for member in self.roster.staffed:
             self._collect(member, num_steps)
 
     def _collect(self, member: Member, num_steps: int) -> None:
@@ -262,21 +290,38 @@ class Head:
 
     def stream(self, num_steps: int, in_flight: int) -> Iterator[FragmentPart]:
         """Fragments as they finish, at most ``in_flight`` per worker at a time."""
-        for _ in range(in_flight):
-            self.collect(num_steps)
+        self._credits = in_flight
+        self._top_up(num_steps)
         try:
             while True:
                 while (part := self._take_next_part()) is None:
                     self._pump(_TICK_S)
                     self._exchange.raise_errors()
                 # The worker gets its next task before the learner starts with this fragment.
-                self._collect(self.roster.owner_of(part.slots[0]), num_steps)
+                self._collect_next(part, num_steps)
                 yield part
         finally:
+            self._credits = 0
             if not self.crew.is_closed:
                 for flight in self._exchange.cancel_collecting():
                     self._recovering.restart_later(flight.slots)
             self._parts.clear()
+
+    def _collect_next(self, part: FragmentPart, num_steps: int) -> None:
+        owner = self.roster.owner_of(part.slots[0])
+        if owner.slots == part.slots and not self._staffing.arrivals():
+            self._collect(owner, num_steps)
+        else:
+            self._top_up(num_steps)
+
+    def _top_up(self, num_steps: int) -> None:
+        """Let every worker have as many fragments under way as it may."""
+        self._welcome_arrivals()
+        under_way = self._exchange.count_collecting()
+        under_way.update(self.roster.owner_of(part.slots[0]).index for part in self._parts)
+        for member in self.roster.staffed:
+            for _ in range(self._credits - under_way[member.index]):
+                self._collect(member, num_steps)
 
     def _take_next_part(self) -> FragmentPart | None:
         """A worker's oldest fragment: one in shared memory may overtake one on the socket."""
@@ -289,7 +334,7 @@ class Head:
     def announce(self) -> None:
         """Tell the workers that there is a new version; they decide whether to pull it."""
         version = self.crew.publisher.version
-        for member in self.roster.members:
+        for member in self.roster.staffed:
             self.crew.io.send(member.worker, Announce(version, self.surveyor.latest(member)))
 
     def step_with_policy(self) -> None:
@@ -310,7 +355,7 @@ class Head:
     def evaluate(self, episodes: Sequence[int], seed: int, deterministic: bool) -> None:
         """Ask for ``episodes[i]`` whole episodes of slot *i*."""
         request, version = self._exchange.new_request(), self.crew.publisher.version
-        for member in self.roster.members:
+        for member in self.roster.staffed:
             own = tuple(episodes[slot] for slot in member.slots)
             message = Evaluate(request, own, seed, deterministic, version)
             self._exchange.send(Flight(member, message, member.slots))
@@ -318,7 +363,7 @@ class Head:
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         """Ask every worker to set an attribute of its envs."""
         request = self._exchange.new_request()
-        for member in self.roster.members:
+        for member in self.roster.staffed:
             own = pack([values[slot] for slot in member.slots], allow_pickle=True)
             self._exchange.send(Flight(member, SetAttr(request, name, own), member.slots))
 
@@ -348,7 +393,7 @@ class Head:
 
     def take_values(self) -> tuple[Any, ...]:
         """What the finished call returned, in slot order."""
-        values = tuple(v for member in self.roster.members for v in self._values[member.index])
+        values = tuple(v for member in self.roster.staffed for v in self._values[member.index])
         self._values.clear()
         return values
 
@@ -366,7 +411,7 @@ class Head:
         joined: dict[str, Array] = _join_acted(
             [
                 acted.get(member.index) or _zeros(like, len(member.slots))
-                for member in self.roster.members
+                for member in self.roster.staffed
             ]
         )
         return joined
@@ -397,8 +442,26 @@ class Head:
         if self._recovery is None:
             obituary = self.crew.obituary(loss.member, loss.reason)
             self._exchange.fail(StartupError(obituary))
+            return
+        num_deals = self._staffing.num_deals
+        if collects := self._recovery.lost(loss):
+            self._collect_again(collects, self._staffing.num_deals > num_deals)
+
+    def _collect_again(self, flights: Sequence[Flight], dealt_anew: bool) -> None:
+        """These fragments will not come; ask whoever owns their slots now."""
+        request = flights[0].request
+        assert isinstance(request, Collect)
+        if not dealt_anew:
+            for flight in flights:
+                self._collect(flight.member, request.num_steps)
+        elif self._credits:
+            self._top_up(request.num_steps)
         else:
-            self._recovery.lost(loss)
+            # Fragments that came for slots as they were dealt before do not fit the others.
+            self._parts.clear()
+            for member in self.roster.staffed:
+                self._exchange.cancel(member)
+                self._collect(member, request.num_steps)
 
     def _take(self, flight: Flight, reply: Reply, frames: Sequence[Buffer]) -> None:
         match reply:
