@@ -192,11 +192,10 @@ def test_absent_members_own_nothing_and_the_others_everything():
 def test_members_whose_slots_stay_are_left_alone():
     roster = Roster(6, 3, 3)
     assert roster.deal(roster.members) == []
-    changed = roster.deal(roster.members, [3.0, 3.0, 6.0])
-    assert [len(member.slots) for member in roster.members] == [2, 2, 2] or changed
-    deals = [member.deal for member in roster.members]
-    roster.deal(roster.members, [3.0, 3.0, 6.0])
-    assert [member.deal for member in roster.members] == deals
+    changed = roster.deal(roster.members, [1.0, 1.0, 4.0])
+    assert [member.slots for member in roster.members] == [(0, 1), (2,), (3, 4, 5)]
+    assert changed == roster.members[1:]
+    assert roster.deal(roster.members, [1.0, 1.0, 4.0]) == []
 
 
 def test_a_slot_never_starts_over_with_the_same_seed():
