@@ -30,7 +30,7 @@ class Followed:
         return all((left == right.astype(left.dtype)).all() for left, right in pairs)
 
     def _start_over(self, rollout, slot):
-        newest = self._envs._head.roster.owner_of(slot).incarnation
+        newest = self._envs._head.roster._incarnations[slot]
         for incarnation in range(self._incarnations[slot] + 1, newest + 1):
             life = Life(self._make(), restart_seed(self._seed, slot, incarnation))
             self._lives[slot], self._incarnations[slot] = life, incarnation
