@@ -48,9 +48,10 @@ class Run:
 
 
 @contextmanager
-def running(**options):
+def running(num_workers=2, min_workers=None, **options):
     launcher = SlurmLauncher(**{**WHOLE_NODE, **options})
-    with ClusterEnv(Count, NUM_ENVS, 2, launcher=launcher, lease_s=LEASE_S) as envs:
+    limits = {"lease_s": LEASE_S, "min_workers": min_workers}
+    with ClusterEnv(Count, NUM_ENVS, num_workers, launcher=launcher, **limits) as envs:
         run = Run(envs)
         run.rollout()
         yield run
@@ -109,6 +110,16 @@ def test_workers_hand_over_before_their_time_limit(slurm, caplog):
         assert run.followed.restarts == NUM_ENVS
         # In order: it costs nothing of the budget.
         assert [len(member.restarts) for member in run.members] == [0, 0]
+
+
+def test_a_run_starts_without_the_workers_that_wait(slurm, caplog):
+    with running(num_workers=5, min_workers=2) as run:
+        assert len(run.envs.roster.staffed) == 4
+        run.rollout_until(lambda: "PENDING (Resources)" in caplog.text, 20.0)
+        kill(run.envs.call("pid")[0])
+        # The node that it leaves is for whoever waits, and then for its replacement.
+        run.rollout_until(lambda: len(run.envs.roster.staffed) == 4, 20.0)
+        run.rollout(3)
 
 
 def test_preempted_workers_hand_over(slurm):

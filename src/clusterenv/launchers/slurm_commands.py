@@ -63,6 +63,13 @@ def show_job(job: str) -> str:
         raise
 
 
+def cancel(jobs: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Begin to end these jobs."""
+    command = ["timeout", f"{_TIMEOUT_S:.0f}", "sh", "-c", cancel_script('"$@"'), "sh", *jobs]
+    # Ctrl-C in the terminal is for the head.
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
 def cancel_script(jobs: str) -> str:
     """The shell command that ends jobs (words of a shell) at once, be they pending or running."""
     # A plain scancel waits for KillWait before it kills; signals do not, but spare pending jobs.
