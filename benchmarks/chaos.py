@@ -26,7 +26,7 @@ from mlp_policy import mlp_policy
 
 from clusterenv import AdaptiveSync, ClusterEnv, Rollout
 from clusterenv.launchers.slurm import SlurmLauncher
-from tests.engines.following import Followed
+from tests.contract.following import Followed
 from tests.engines.harness import SlurmCluster
 
 ENV_ID = "CartPole-v1"

@@ -9,9 +9,9 @@ import pytest
 
 from clusterenv import ClusterEnv
 from clusterenv.launchers.slurm import SlurmLauncher
+from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
 from tests.contract.worlds import Count
-from tests.engines.following import Followed
 from tests.engines.slurm_runs import WHOLE_NODE, processes_on, whole_allocation
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually, is_alive, kill
