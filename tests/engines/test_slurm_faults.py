@@ -50,7 +50,9 @@ class Run:
 @contextmanager
 def running(num_workers=2, min_workers=None, **options):
     launcher = SlurmLauncher(**{**WHOLE_NODE, **options})
-    limits = {"lease_s": LEASE_S, "min_workers": min_workers}
+    # A replacement that has to wait in the queue for longer is done without, where that may be.
+    restart_s = 60.0 if min_workers is None else 8.0
+    limits = {"lease_s": LEASE_S, "min_workers": min_workers, "restart_timeout_s": restart_s}
     with ClusterEnv(Count, NUM_ENVS, num_workers, launcher=launcher, **limits) as envs:
         run = Run(envs)
         run.rollout()

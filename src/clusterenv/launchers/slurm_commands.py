@@ -72,9 +72,14 @@ def cancel(jobs: Sequence[str]) -> subprocess.Popen[bytes]:
 
 def cancel_script(jobs: str) -> str:
     """The shell command that ends jobs (words of a shell) at once, be they pending or running."""
-    # A plain scancel waits for KillWait before it kills; signals do not, but spare pending jobs.
-    kill = [f"scancel --quiet --batch --signal={name} {jobs}" for name in (END_AT_ONCE, "KILL")]
-    return f"{{ {'; '.join(kill)}; scancel --quiet {jobs}; }} >/dev/null 2>&1"
+    commands = [
+        # Asked to signal a pending job, scancel would wait for it to start.
+        f"scancel --quiet --state=RUNNING --batch --signal={END_AT_ONCE} {jobs}",
+        f"scancel --quiet --batch --signal=KILL {jobs}",
+        # Alone this would give running jobs KillWait to go; it is for those of any other state.
+        f"scancel --quiet {jobs}",
+    ]
+    return f"{{ {'; '.join(commands)}; }} >/dev/null 2>&1"
 
 
 def address_of_a_node(partition: str | None) -> str:
