@@ -242,6 +242,13 @@ class Crew:
         who = self.reception.whereabouts(member.worker)
         return f"{who} was lost: {reason}{doing}{self.log_tail(member)}"
 
+    def whereabouts(self, member: Member) -> str:
+        """Host and process of a member's worker, or that it has not come yet."""
+        known = self.reception.whereabouts(member.worker)
+        if known != member.worker:
+            return known
+        return f"{known} (has not reached {self._socket.address})"
+
     def log_tail(self, member: Member) -> str:
         """The end of the worker's log, headed, or nothing."""
         log = self._launcher.logs(member.worker).strip()

@@ -169,7 +169,7 @@ class Head:
                 raise StartupError(
                     f"{len(members) - len(late)} of {len(members)} workers {what} within "
                     f"startup_timeout_s={timeout_s:g}; waiting for "
-                    f"{', '.join(member.worker for member in late)}{self.crew.log_tail(late[0])}"
+                    f"{', '.join(map(self.crew.whereabouts, late))}{self.crew.log_tail(late[0])}"
                 )
             self._pump(min(_TICK_S, remaining_s))
             self._exchange.raise_errors()
