@@ -14,7 +14,8 @@ SOURCE = pathlib.Path(clusterenv.__file__).parent
 MAY_IMPORT = {
     "__init__": "distributions env learning ledger rollout sync version",
     "__main__": "cli",
-    "cli": "env launchers ledger version wire worker",
+    "cli": "backends.base checks construction env launchers ledger version wire worker",
+    "checks": "backends.base env launchers.base wire",
     # The user's side of the head.
     "env": "agreement arguments backends call_state construction head launchers.base ledger "
     "partial_batches policies randomness rollout sync wire",
