@@ -247,7 +247,12 @@ class Crew:
         known = self.reception.whereabouts(member.worker)
         if known != member.worker:
             return known
-        return f"{known} (has not reached {self._socket.address})"
+        return f"{known} (has not reached {self.address})"
+
+    @property
+    def address(self) -> str:
+        """Where workers reach the head."""
+        return self._socket.address
 
     def log_tail(self, member: Member) -> str:
         """The end of the worker's log, headed, or nothing."""

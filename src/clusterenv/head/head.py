@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import sys
 import threading
 import time
@@ -21,6 +23,7 @@ from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.exchange import Exchange, Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
+from clusterenv.head.snapshot import snapshot
 from clusterenv.head.surveyor import Surveyor
 from clusterenv.launchers.base import THREAD_NAME, Launcher
 from clusterenv.rollout import FragmentPart
@@ -53,6 +56,7 @@ from clusterenv.wire.spaces import (
     single_array_leaf,
     space_to_plain,
 )
+from clusterenv.wire.status_channel import Run, StatusServer
 from clusterenv.wire.values import pack, unpack
 
 _TICK_S = 1.0
@@ -102,11 +106,14 @@ class Head:
         self._exchange = Exchange(self.crew, self.roster)
         self._recovery: Recovery | None = None
         self._mode = autoreset_mode
+        self.run = Run(secrets.token_hex(3), os.getpid())
+        self._status = StatusServer(f"{THREAD_NAME} status", self.run, lambda: snapshot(self))
         try:
+            self._status.start()
             self.crew.start(builds)
             self._wait_for_all(self._has_built, "built their envs")
         except BaseException:
-            self.crew.close(grace_s=0.0)
+            self.close(grace_s=0.0)
             raise
 
     # Starting.
@@ -403,9 +410,11 @@ class Head:
     def _take(self, flight: Flight, reply: Reply, frames: Sequence[Buffer]) -> None:
         match reply:
             case Stepped():
+                flight.member.rows += len(flight.slots)
                 self._take_rows(flight, reply, frames)
             case Collected():
                 part = _part(flight, reply, frames)
+                flight.member.rows += len(flight.slots) * getattr(flight.request, "num_steps", 0)
                 self._parts.append(part)
                 self.surveyor.note_fragment(flight.member, part)
             case Returned():
@@ -437,6 +446,7 @@ class Head:
 
     def close(self, grace_s: float) -> None:
         """End all workers; let them close their envs for ``grace_s`` first."""
+        self._status.close()
         self.crew.close(grace_s)
 
     def close_from_any_thread(self) -> None:
