@@ -56,7 +56,7 @@ MAY_IMPORT_ZMQ = {
 }
 
 # Each optional dependency has one home, which says how to install it.
-OPTIONAL = {"torch", "jax", "envpool", "ray", "kubernetes", "stable_baselines3"}
+OPTIONAL = {"torch", "jax", "envpool", "ray", "kubernetes", "rich", "stable_baselines3"}
 
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -12,6 +12,7 @@ from clusterenv.version import __version__
 # must start fast.
 _TOOLS = {
     "doctor": "check this machine, the network and workers: what would go wrong, and what to do",
+    "top": "watch a running head: workers, steps/s, versions, divergences, bytes",
 }
 
 
