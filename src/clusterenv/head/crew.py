@@ -249,9 +249,18 @@ class Crew:
         return f"{who} was lost: {reason}{doing}{self.log_tail(member)}"
 
     def whereabouts(self, member: Member) -> str:
-        """A member's worker, and what its engine says about it."""
+        """A member's worker: its host and process, or what its engine says about it."""
+        known = self.reception.whereabouts(member.worker)
+        if known != member.worker:
+            return known
         status = self.watch.status.get(member.worker)
-        return f"{member.worker} ({status.reason})" if status and status.reason else member.worker
+        engine = f"; {status.reason}" if status and status.reason else ""
+        return f"{known} (has not reached {self.address}{engine})"
+
+    @property
+    def address(self) -> str:
+        """Where workers reach the head."""
+        return self._socket.address
 
     def log_tail(self, member: Member) -> str:
         """The end of the worker's log, headed, or nothing."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import threading
 import time
 import warnings
@@ -20,6 +22,7 @@ from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.exchange import Exchange, Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
+from clusterenv.head.snapshot import snapshot
 from clusterenv.head.staffing import Blueprint, Staffing
 from clusterenv.head.surveyor import Surveyor
 from clusterenv.launchers.base import THREAD_NAME, Launcher
@@ -46,6 +49,7 @@ from clusterenv.wire.spaces import (
     single_array_leaf,
     space_to_plain,
 )
+from clusterenv.wire.status_channel import Run, StatusServer
 from clusterenv.wire.values import pack, unpack
 
 _TICK_S = 1.0
@@ -100,11 +104,14 @@ class Head:
         )
         self._recovery: Recovery | None = None
         self._mode = autoreset_mode
+        self.run = Run(secrets.token_hex(3), os.getpid())
+        self._status = StatusServer(f"{THREAD_NAME} status", self.run, lambda: snapshot(self))
         try:
+            self._status.start()
             self.crew.start()
             self._gather()
         except BaseException:
-            self.crew.close(grace_s=0.0)
+            self.close(grace_s=0.0)
             raise
 
     # Starting.
@@ -338,8 +345,10 @@ class Head:
     def _take(self, flight: Flight, reply: Reply, frames: Sequence[Buffer]) -> None:
         match reply:
             case Stepped():
+                flight.member.rows += len(flight.slots)
                 self._take_rows(flight, reply, frames)
             case Collected():
+                flight.member.rows += len(flight.slots) * getattr(flight.request, "num_steps", 0)
                 self.collector.take(flight, reply, frames)
             case Returned():
                 values = unpack(reply.values, allow_pickle=self._trusted)
@@ -366,6 +375,7 @@ class Head:
 
     def close(self, grace_s: float) -> None:
         """End all workers; let them close their envs for ``grace_s`` first."""
+        self._status.close()
         self.crew.close(grace_s)
 
     def close_from_any_thread(self) -> None:

@@ -55,6 +55,11 @@ class Reception:
         hello = self._hello_by_worker.get(worker)
         return f"{worker} (host {hello.host}, pid {hello.pid})" if hello else worker
 
+    def host_of(self, worker: str) -> tuple[str, int]:
+        """The worker's host and process; empty if it has not said Hello."""
+        hello = self._hello_by_worker.get(worker)
+        return (hello.host, hello.pid) if hello else ("", 0)
+
     def neighbourhood_of(self, worker: str) -> tuple[str, int]:
         """Where the worker says it is, and its process; empty if it has not said Hello."""
         hello = self._hello_by_worker.get(worker)

@@ -28,6 +28,8 @@ class Member:
     leaving: str = ""
     """Why its worker will have to end soon, if it has said so."""
     restarts: deque[float] = field(default_factory=deque)
+    rows: int = 0
+    """Rows that came back from this place so far: steps and resets of single slots."""
 
 
 class Roster:
