@@ -1,5 +1,6 @@
 """Snapshots become tables; a run shows itself to its own user, and leaves nothing."""
 
+import contextlib
 import os
 import threading
 
@@ -136,7 +137,9 @@ def test_a_visitor_who_talks_or_hangs_up_does_no_harm(served):
     for words in (b"", b"GET / HTTP/1.1\r\n" * 1000):
         with socket.socket(socket.AF_UNIX) as visitor:
             visitor.connect(run.address)
-            visitor.sendall(words)
+            # The server does not listen, and may hang up before all is said.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                visitor.sendall(words)
     assert fetch(run) == shown[0]
     assert threading.active_count() < 50
 

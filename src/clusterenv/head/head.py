@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -52,6 +53,7 @@ from clusterenv.wire.spaces import (
 from clusterenv.wire.status_channel import Run, StatusServer
 from clusterenv.wire.values import pack, unpack
 
+_log = logging.getLogger("clusterenv")
 _TICK_S = 1.0
 # Workers that are nearly ready when min_workers are need not join later.
 _GRACE_FOR_LATE_S = 2.0
@@ -185,7 +187,7 @@ class Head:
         timeout_s = self.crew.limits.startup_timeout_s
         deadline = time.monotonic() + timeout_s
         enough = enough or self.num_envs
-        while late := [member for member in self.roster.staffed if not done(member)]:
+        while late := [m for m in self.roster.staffed if not (m.gone or done(m))]:
             num_done = len(self.roster.staffed) - len(late)
             if num_done >= enough:
                 deadline = min(deadline, time.monotonic() + _GRACE_FOR_LATE_S)
@@ -335,12 +337,20 @@ class Head:
 
     def _lost(self, loss: Loss) -> None:
         if self._recovery is None:
-            obituary = self.crew.obituary(loss.member, loss.reason)
-            self._exchange.fail(StartupError(obituary))
+            self._lost_at_the_start(loss)
             return
         num_deals = self._staffing.num_deals
         if collects := self._recovery.lost(loss):
             self.collector.collect_again(collects, self._staffing.num_deals > num_deals)
+
+    def _lost_at_the_start(self, loss: Loss) -> None:
+        obituary = self.crew.obituary(loss.member, loss.reason)
+        self.crew.dismiss(loss.member)
+        loss.member.gone = True
+        if sum(not member.gone for member in self.roster.members) < self.roster.min_workers:
+            self._exchange.fail(StartupError(obituary))
+        else:
+            _log.warning("%s; starting without it", obituary)
 
     def _take(self, flight: Flight, reply: Reply, frames: Sequence[Buffer]) -> None:
         match reply:
