@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import importlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -32,7 +33,7 @@ def choose_backend(
         raise ValueError(f"num_envs={num_envs} must be at least 1")
     if isinstance(env, str | EnvSpec):
         _refuse_misspelt(kwargs)
-        spec = gymnasium.spec(env) if isinstance(env, str) else env
+        spec = _find_spec(env) if isinstance(env, str) else env
         return (
             RegisteredBackend(spec, kwargs, tuple(wrappers)),
             num_envs or 1,
@@ -53,6 +54,14 @@ def choose_backend(
     if num_envs not in (None, len(factories)):
         raise ValueError(f"num_envs={num_envs}, but {len(factories)} callables were given")
     return _from_callables(factories, wrappers)
+
+
+def _find_spec(env: str) -> EnvSpec:
+    """The spec of an id; ``"module:EnvId-v0"`` imports the module that registers it first."""
+    module, _, env_id = env.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gymnasium.spec(env_id)
 
 
 def _from_callables(
