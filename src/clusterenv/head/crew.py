@@ -27,6 +27,7 @@ from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, encode
 from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
 from clusterenv.wire.messages import Build, Close, Enrol, Hello, Message, Pull, Pulled, Refused
+from clusterenv.wire.parcels import Packer
 from clusterenv.wire.shared_memory import AVAILABLE, Mailbox
 from clusterenv.wire.zmq_channel import HeadSocket
 
@@ -83,6 +84,7 @@ class Crew:
         encoding: str,
         reach: Reach,
         build_for: Callable[[Member], Build | None],
+        packer: Packer,
     ) -> None:
         self._launcher, self._roster, self.limits = launcher, roster, limits
         self._build_for = build_for
@@ -90,9 +92,10 @@ class Crew:
         self.inbox = Inbox(may_spin=self.shares_memory and cores() > len(roster.members))
         self.reception = Reception()
         self.ledger = Ledger()
-        self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of)
+        self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of, packer)
         self._lines: dict[int, _Line] = {}
         self._ticket: bytes = b""
+        self.turned_away = ""
         self._enrolment = Enrolment(self._enrol)
         self.watch = Watch(launcher, self.inbox)
         with ExitStack() as undo:
@@ -118,8 +121,11 @@ class Crew:
             return self._receive_applicant(worker, message)
         if isinstance(message, Hello):
             self.watch.arrived(worker)
+            # First, so that the obituary can say which host it was on.
+            replies = self.reception.answer(worker, message)
             if refusal := self.reception.refusal(message):
                 self.inbox.put(worker, Ended(f"the head refused it: {refusal}"))
+            return replies
         if isinstance(message, Pull):
             return self.publisher.answer(worker, message)
         if isinstance(message, Pulled):
@@ -134,7 +140,8 @@ class Crew:
         if not isinstance(message, Hello):
             return ()
         if refusal := self.reception.refusal(message):
-            _log.warning("refused a worker on %s: %s", message.host, refusal)
+            self.turned_away = f"\nThe head refused a worker on host {message.host}: {refusal}"
+            _log.warning("refused a worker on host %s: %s", message.host, refusal)
             return [(Refused(refusal), ())]
         self._enrolment.apply(applicant)
         return ()

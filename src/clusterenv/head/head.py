@@ -41,6 +41,7 @@ from clusterenv.wire.messages import (
     Step,
     Stepped,
 )
+from clusterenv.wire.parcels import Packer
 from clusterenv.wire.shared_memory import Arena, allocate
 from clusterenv.wire.spaces import (
     Leaf,
@@ -86,11 +87,19 @@ class Head:
         self._trusted = trusted
         self._values: dict[int, list[Any]] = {}
         self._arena: Arena | None = None
-        blueprint = Blueprint(backend, autoreset_mode, sync_rule, trusted)
+        self._packer = Packer(elsewhere=not launcher.spawns_here)
+        blueprint = Blueprint(backend, autoreset_mode, sync_rule, trusted, self._packer)
         for member in self.roster.members:
             blueprint.build_for(member)
         self.crew = Crew(
-            launcher, self.roster, limits, shared_memory, encoding, reach, blueprint.build_for
+            launcher,
+            self.roster,
+            limits,
+            shared_memory,
+            encoding,
+            reach,
+            blueprint.build_for,
+            self._packer,
         )
         self.surveyor = Surveyor(sync_rule, self.crew, self.roster)
         self._exchange = Exchange(self.crew, self.roster)
@@ -198,7 +207,8 @@ class Head:
                 raise StartupError(
                     f"{num_done} of {len(self.roster.staffed)} workers {what} within "
                     f"startup_timeout_s={timeout_s:g}; waiting for "
-                    f"{', '.join(map(self.crew.whereabouts, late))}{self.crew.log_tail(late[0])}"
+                    f"{', '.join(map(self.crew.whereabouts, late))}{self.crew.turned_away}"
+                    f"{self.crew.log_tail(late[0])}"
                 )
             self._pump(min(_TICK_S, remaining_s))
             self._exchange.raise_errors()
@@ -217,7 +227,7 @@ class Head:
             self.collector.forget_owed()
             self.collector.welcome_arrivals()
         self._recovering.forget(slots, run_seed)
-        packed = b"" if options is None else pack(options, allow_pickle=True)
+        packed = b"" if options is None else self._packer.pack_values(options)
         request = self._exchange.new_request()
         for member, group, part in self.roster.split_by_member(slots):
             wanted = list(seeds[part])
@@ -273,7 +283,7 @@ class Head:
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Ask every worker to call a method of its envs."""
         request = self._exchange.new_request()
-        arguments = pack((args, kwargs), allow_pickle=True)
+        arguments = self._packer.pack_values((args, kwargs))
         for member in self.roster.staffed:
             self._exchange.send(Flight(member, Call(request, name, arguments), member.slots))
 
@@ -281,7 +291,7 @@ class Head:
         """Ask every worker to set an attribute of its envs."""
         request = self._exchange.new_request()
         for member in self.roster.staffed:
-            own = pack([values[slot] for slot in member.slots], allow_pickle=True)
+            own = self._packer.pack_values([values[slot] for slot in member.slots])
             self._exchange.send(Flight(member, SetAttr(request, name, own), member.slots))
 
     # Replies.

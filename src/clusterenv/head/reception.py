@@ -15,7 +15,7 @@ from clusterenv.wire.messages import (
     Message,
     Refused,
 )
-from clusterenv.wire.versions import disagreements, versions
+from clusterenv.wire.versions import disagreements, remedy, versions
 
 Replies = Sequence[tuple[Message, Sequence[Buffer]]]
 
@@ -89,4 +89,5 @@ class Reception:
         problems = disagreements(self._versions, hello.versions)
         if hello.protocol != PROTOCOL_VERSION:
             problems.insert(0, f"protocol {hello.protocol} instead of {PROTOCOL_VERSION}")
-        return "; ".join(problems)
+        what_to_do = remedy(self._versions, hello.versions)
+        return "; ".join([*problems, *filter(None, [what_to_do])])
