@@ -27,6 +27,7 @@ from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, encode
 from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
 from clusterenv.wire.messages import Build, Close, Enrol, Hello, Message, Pull, Pulled, Refused
+from clusterenv.wire.parcels import Packer
 from clusterenv.wire.shared_memory import AVAILABLE, Mailbox
 from clusterenv.wire.zmq_channel import HeadSocket
 
@@ -83,6 +84,7 @@ class Crew:
         encoding: str,
         reach: Reach,
         build_for: Callable[[Member], Build | None],
+        packer: Packer,
     ) -> None:
         self._launcher, self._roster, self.limits = launcher, roster, limits
         self._build_for = build_for
@@ -90,9 +92,10 @@ class Crew:
         self.inbox = Inbox(may_spin=self.shares_memory and cores() > len(roster.members))
         self.reception = Reception()
         self.ledger = Ledger()
-        self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of)
+        self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of, packer)
         self._lines: dict[int, _Line] = {}
         self._ticket: bytes = b""
+        self.turned_away = ""
         self._enrolment = Enrolment(self._enrol)
         self.watch = Watch(launcher, self.inbox)
         with ExitStack() as undo:
@@ -118,8 +121,11 @@ class Crew:
             return self._receive_applicant(worker, message)
         if isinstance(message, Hello):
             self.watch.arrived(worker)
+            # First, so that the obituary can say which host it was on.
+            replies = self.reception.answer(worker, message)
             if refusal := self.reception.refusal(message):
                 self.inbox.put(worker, Ended(f"the head refused it: {refusal}"))
+            return replies
         if isinstance(message, Pull):
             return self.publisher.answer(worker, message)
         if isinstance(message, Pulled):
@@ -134,7 +140,8 @@ class Crew:
         if not isinstance(message, Hello):
             return ()
         if refusal := self.reception.refusal(message):
-            _log.warning("refused a worker on %s: %s", message.host, refusal)
+            self.turned_away = f"\nThe head refused a worker on host {message.host}: {refusal}"
+            _log.warning("refused a worker on host %s: %s", message.host, refusal)
             return [(Refused(refusal), ())]
         self._enrolment.apply(applicant)
         return ()
@@ -249,9 +256,18 @@ class Crew:
         return f"{who} was lost: {reason}{doing}{self.log_tail(member)}"
 
     def whereabouts(self, member: Member) -> str:
-        """A member's worker, and what its engine says about it."""
+        """A member's worker: its host and process, or what its engine says about it."""
+        known = self.reception.whereabouts(member.worker)
+        if known != member.worker:
+            return known
         status = self.watch.status.get(member.worker)
-        return f"{member.worker} ({status.reason})" if status and status.reason else member.worker
+        engine = f"; {status.reason}" if status and status.reason else ""
+        return f"{known} (has not reached {self.address}{engine})"
+
+    @property
+    def address(self) -> str:
+        """Where workers reach the head."""
+        return self._socket.address
 
     def log_tail(self, member: Member) -> str:
         """The end of the worker's log, headed, or nothing."""

@@ -94,6 +94,7 @@ class Build(Message):
     trusted: bool = False
     deal: int = 0
     """Comes back with Built and LaidOut."""
+    working_directory: str = ""
 
 
 class Layout(Message):

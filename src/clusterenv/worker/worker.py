@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -50,6 +49,7 @@ from clusterenv.worker.description import check_autoreset_mode, describe_envs, d
 from clusterenv.worker.introduction import hello
 from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome, Rows
 from clusterenv.worker.stepper import EnvStepper, Stepper, UserCodeError
+from clusterenv.worker.surroundings import settle
 from clusterenv.worker.vector_stepper import VectorStepper
 
 _POLL_S = 1.0
@@ -176,7 +176,7 @@ class Worker:
     # Joining.
 
     def _build(self, message: Build) -> None:
-        sys.path[:0] = [path for path in message.search_path if path not in sys.path]
+        settle(message)
         self._tear_down()
         self._build_message = message
         self._trusted, self._slots = message.trusted, message.slots
