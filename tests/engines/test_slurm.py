@@ -135,6 +135,7 @@ def test_a_job_that_waits_for_ever_is_told_and_ends_at_the_deadline_with_the_rea
     assert slurm.jobs() == []
 
 
+@pytest.mark.timeout(300)
 def test_ppo_trains_on_three_nodes_by_one_argument(slurm, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     monkeypatch.setenv("SBATCH_EXCLUSIVE", "exclusive")

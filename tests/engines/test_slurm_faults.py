@@ -124,6 +124,18 @@ def test_a_run_starts_without_the_workers_that_wait(slurm, caplog):
         run.rollout(3)
 
 
+def test_a_run_goes_on_while_the_controller_is_away(slurm):
+    with running() as run:
+        slurm.stop_controller()
+        asked = run.envs._head.crew.watch.status
+        run.rollout_until(lambda: run.envs._head.crew.watch.status is not asked, 60.0)
+        assert [member.incarnation for member in run.members] == [0, 0]
+        slurm.start_controller()
+        kill(run.envs.call("pid")[4])
+        run.rollout(2)
+        assert run.followed.restarts == 2
+
+
 def test_preempted_workers_hand_over(slurm):
     with running(partition="low") as run:
         node = node_of(slurm, run.envs.call("pid")[4])

@@ -10,6 +10,7 @@ from clusterenv.launchers.slurm_text import END_AT_ONCE
 from clusterenv.wire.addresses import ANYWHERE
 
 _TIMEOUT_S = 60.0
+_CANCEL_WITHIN_S = 20
 _GONE = "Invalid job id"
 
 
@@ -54,18 +55,18 @@ def queue(jobs: Sequence[str], form: str) -> str:
 
 
 def show_job(job: str) -> str:
-    """What scontrol knows about a job; nothing once Slurm has forgotten it."""
+    """What scontrol knows about a job; empty once Slurm has forgotten it."""
     try:
         return ask(["scontrol", "--oneliner", "show", "job", job])
     except SlurmError as error:
         if _GONE in str(error):
-            return "JobState=forgotten Reason=MinJobAge"
+            return ""
         raise
 
 
 def cancel(jobs: Sequence[str]) -> subprocess.Popen[bytes]:
     """Begin to end these jobs."""
-    command = ["timeout", f"{_TIMEOUT_S:.0f}", "sh", "-c", cancel_script('"$@"'), "sh", *jobs]
+    command = ["timeout", f"{_CANCEL_WITHIN_S}", "sh", "-c", cancel_script('"$@"'), "sh", *jobs]
     # Ctrl-C in the terminal is for the head.
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
