@@ -21,6 +21,7 @@ from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.exchange import Exchange, Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
+from clusterenv.head.scrutiny import Scrutiny, read_description
 from clusterenv.head.surveyor import Surveyor
 from clusterenv.launchers.base import THREAD_NAME, Launcher
 from clusterenv.rollout import FragmentPart
@@ -79,6 +80,7 @@ class Head:
         self.roster = Roster(num_envs, num_workers, limits.max_restarts_per_minute)
         self.ready: list[int] = []
         self.batch: Batch
+        self._scrutiny: Scrutiny
         self.action_leaf: Leaf | None = None
         self._trusted = trusted
         self._values: dict[int, list[Any]] = {}
@@ -114,11 +116,15 @@ class Head:
     @property
     def descriptions(self) -> list[tuple[Member, dict[str, Any]]]:
         """What each worker says about its envs, in slot order."""
-        by_member = self._exchange.description_by_member
-        return [
-            (member, unpack(by_member[member.index], allow_pickle=self._trusted))
-            for member in self.roster.members
-        ]
+        return [(member, self._description(member)) for member in self.roster.members]
+
+    def _description(self, member: Member) -> dict[str, Any]:
+        data = self._exchange.description_by_member[member.index]
+        try:
+            return read_description(data, len(member.slots), self._trusted)
+        except ProtocolError as error:
+            obituary = self.crew.obituary(member, f"it broke the protocol: {error}")
+            raise StartupError(obituary) from error
 
     def _has_built(self, member: Member) -> bool:
         return member.index in self._exchange.description_by_member
@@ -129,6 +135,7 @@ class Head:
         self.action_leaf = single_array_leaf(action_space)
         self._arena = self._map_arena(leaves)
         self.batch = Batch(observation_space, self.num_envs, self._arena)
+        self._scrutiny = Scrutiny(observation_space, action_space)
         self.surveyor.agree(observation_space, action_space)
         layout = Layout(
             self.num_envs,
@@ -388,10 +395,9 @@ class Head:
                 continue
             try:
                 self._take(event.flight, event.reply, event.frames)
-            except ProtocolError as error:
-                self._lost(
-                    self._exchange.lose_with(event.flight, f"it broke the protocol: {error}")
-                )
+            except Exception as error:  # whatever a worker sends must not reach the user's code
+                reason = f"it broke the protocol: {ProtocolError.of(error)}"
+                self._lost(self._exchange.lose_with(event.flight, reason))
 
     def _lost(self, loss: Loss) -> None:
         if self._recovery is None:
@@ -405,12 +411,24 @@ class Head:
             case Stepped():
                 self._take_rows(flight, reply, frames)
             case Collected():
-                part = _part(flight, reply, frames)
+                part = self._checked_part(flight, reply, frames)
                 self._parts.append(part)
                 self.surveyor.note_fragment(flight.member, part)
             case Returned():
                 values = unpack(reply.values, allow_pickle=self._trusted)
+                if not isinstance(values, list) or len(values) != len(flight.slots):
+                    raise ProtocolError(f"no list of {len(flight.slots)} values came back")
                 self._values[flight.member.index] = values
+
+    def _checked_part(
+        self, flight: Flight, reply: Collected, frames: Sequence[Buffer]
+    ) -> FragmentPart:
+        part, newest = _part(flight, reply, frames), self.crew.publisher.newest
+        assert isinstance(flight.request, Collect)
+        assert newest is not None
+        versions = range(newest.policy_since, newest.version + 1)
+        self._scrutiny.check_part(part, flight.request.num_steps, versions, self._parts)
+        return part
 
     def _take_rows(self, flight: Flight, reply: Stepped, frames: Sequence[Buffer]) -> None:
         if frames or self._arena is None:
@@ -419,9 +437,12 @@ class Head:
             columns = unpack(reply.objects, allow_pickle=self._trusted)
             self.batch.put_objects(flight.slots, columns)
         if reply.infos:
-            self.batch.put_infos(unpack(reply.infos, allow_pickle=self._trusted))
+            infos = unpack(reply.infos, allow_pickle=self._trusted)
+            self.batch.put_infos(infos, flight.slots)
         if reply.acted:
             acted = unpack(reply.acted, allow_pickle=self._trusted)
+            newest, others = self.crew.publisher.version, self._acted.values()
+            self._scrutiny.check_acted(acted, len(flight.slots), newest, others)
             self._acted[flight.member.index] = acted
             if self.surveyor.is_on:
                 acted_on = self._acted_on.pop(flight.member.index)
