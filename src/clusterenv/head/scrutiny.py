@@ -118,7 +118,7 @@ class Scrutiny:
 def _check_exactly(arrays: Mapping[str, Array], expected: Expected) -> None:
     for name, (shape, dtype) in expected.items():
         array = _array(arrays, name)
-        if array.shape != shape or dtype not in (None, array.dtype):
+        if array.shape != shape or (dtype is not None and array.dtype != dtype):
             raise ProtocolError(
                 f"{name} has shape {array.shape} of {array.dtype}, not {shape} of {dtype or 'any'}"
             )
