@@ -416,8 +416,9 @@ class Head:
                 self.surveyor.note_fragment(flight.member, part)
             case Returned():
                 values = unpack(reply.values, allow_pickle=self._trusted)
-                if not isinstance(values, list) or len(values) != len(flight.slots):
-                    raise ProtocolError(f"no list of {len(flight.slots)} values came back")
+                count = 0 if isinstance(flight.request, SetAttr) else len(flight.slots)
+                if not isinstance(values, list) or len(values) != count:
+                    raise ProtocolError(f"no list of {count} values came back")
                 self._values[flight.member.index] = values
 
     def _checked_part(
