@@ -216,7 +216,7 @@ def test_a_worker_that_fails_at_the_start_is_named_where_all_are_needed():
 
 
 def test_fewer_than_min_workers_do_not_start():
-    with pytest.raises(StartupError, match="[01] of 3 workers built their envs"):
+    with pytest.raises(StartupError, match=r"[01] of 3 workers built their envs"):
         make(Tardy("worker-1", "worker-2"), startup_timeout_s=3.0)
 
 
