@@ -14,14 +14,18 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from clusterenv.wire.addresses import Reach, endpoint
+from clusterenv.wire.chunks import CHUNK_BYTES, ENCRYPTION_BYTES, split
 from clusterenv.wire.codec import Buffer, decode, encode
 from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
 from clusterenv.wire.messages import Message
+from clusterenv.wire.tcp_channel import Strangers, cut_off
 
 _ZAP_ADDRESS = "inproc://zeromq.zap.01"
 _ZAP_DOMAIN = b"clusterenv"
 _HANDSHAKE_MS = 10_000
 _LINGER_MS = 500
+# What libzmq may hold of one worker, and what is received before the queues are looked at again.
+_RECEIVE_QUEUE = 100
 _COPY_BELOW_BYTES = 16_384
 
 
@@ -29,15 +33,14 @@ class HeadSocket:
     """The head's end: one ROUTER that all workers connect to. Used by one thread, but for
     :meth:`invite` and :meth:`revoke`."""
 
-    def __init__(
-        self, reach: Reach, towards: str, *, lease_s: float, max_message_bytes: int
-    ) -> None:
+    def __init__(self, reach: Reach, towards: str, *, lease_s: float) -> None:
         host = reach.listening_address(towards)
         self._context = zmq.Context()
         self._worker_by_key: dict[bytes, str] = {}
         self._key_by_worker: dict[str, bytes] = {}
         self._route_by_worker: dict[str, bytes] = {}
         self._worker_by_connection: dict[int, str] = {}
+        self._strangers = Strangers()
         public, secret = zmq.curve_keypair()
         self._server_key = public.decode()
         self._zap = self._context.socket(zmq.REP)
@@ -47,16 +50,19 @@ class HeadSocket:
         self._router.set(zmq.CURVE_SECRETKEY, secret)
         self._router.set(zmq.ZAP_DOMAIN, _ZAP_DOMAIN)
         self._router.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
-        self._router.set(zmq.MAXMSGSIZE, max_message_bytes)
+        self._router.set(zmq.MAXMSGSIZE, CHUNK_BYTES + ENCRYPTION_BYTES)
+        self._router.set(zmq.RCVHWM, _RECEIVE_QUEUE)
         self._router.set(zmq.ROUTER_MANDATORY, 1)
         self._router.set(zmq.SNDHWM, 0)
         self._router.set(zmq.LINGER, 0)
         self._router.set(zmq.HEARTBEAT_IVL, int(lease_s * 250))
         self._router.set(zmq.HEARTBEAT_TIMEOUT, int(lease_s * 750))
+        # What a peer that reads nothing is sent would pile up here.
+        self._router.set(zmq.TCP_MAXRT, int(lease_s * 1000))
         self._router.set(zmq.IPV6, int(":" in host))
-        self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        port = self._bind(endpoint(host, reach.port or "*"))
-        self.address = endpoint(reach.advertise_host or host, port)
+        self._monitor = self._router.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._port = self._bind(endpoint(host, reach.port or "*"))
+        self.address = endpoint(reach.advertise_host or host, self._port)
 
     def _bind(self, wanted: str) -> int:
         try:
@@ -95,18 +101,33 @@ class HeadSocket:
         )
 
     def revoke(self, worker: str) -> None:
-        """Do not let ``worker`` in again, nor believe what still arrives from it."""
+        """Cut ``worker`` off; do not let it in again, nor believe what still arrives from it."""
         self._worker_by_key.pop(self._key_by_worker.pop(worker, b""), None)
         self._route_by_worker.pop(worker, None)
+        for connection, owner in list(self._worker_by_connection.items()):
+            if owner == worker:
+                cut_off(connection, self._port)
 
     def disconnected(self) -> Iterator[str]:
         """The workers whose connection broke since the last call: to be asked before
         :meth:`receive`, which may already bring messages of a connection with the same number."""
         while self._monitor.poll(0):
-            connection = int(recv_monitor_message(self._monitor)["value"])
+            event = recv_monitor_message(self._monitor)
+            connection = int(event["value"])
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                self._limit_strangers(connection)
+                continue
+            self._strangers.left(connection)
             worker = self._worker_by_connection.pop(connection, None)
             if worker is not None:
+                if worker.startswith(TICKET):
+                    self._route_by_worker.pop(worker, None)
                 yield worker
+
+    def _limit_strangers(self, connection: int) -> None:
+        too_many = self._strangers.came(connection, more=len(self._key_by_worker))
+        if too_many is not None:
+            cut_off(too_many, self._port)
 
     def register(self, poller: zmq.Poller) -> None:
         """Have ``poller`` wake for this socket."""
@@ -125,8 +146,10 @@ class HeadSocket:
             self._zap.send_multipart([version, request, *verdict, (worker or "").encode(), b""])
 
     def receive(self) -> Iterator[tuple[str, Sequence[Buffer]]]:
-        """The messages that have arrived, as (worker, frames)."""
-        while self._router.poll(0):
+        """Messages that have arrived, as (worker, chunks); not for ever, if one never ends."""
+        for _ in range(_RECEIVE_QUEUE):
+            if not self._router.poll(0):
+                return
             route, *frames = self._router.recv_multipart(copy=False)
             worker = str(frames[0].get("User-Id")) if frames else ""
             if worker not in self._key_by_worker:
@@ -136,7 +159,9 @@ class HeadSocket:
                 worker = f"{TICKET} {route.bytes.hex()}"
             # The route is libzmq's own name for the connection: a worker cannot choose it.
             self._route_by_worker[worker] = route.bytes
-            self._worker_by_connection[int(frames[0].get(zmq.SRCFD))] = worker
+            connection = int(frames[0].get(zmq.SRCFD))
+            self._worker_by_connection[connection] = worker
+            self._strangers.left(connection)
             yield worker, [frame.buffer for frame in frames]
 
     def send(self, worker: str, frames: Sequence[Buffer]) -> bool:
@@ -190,7 +215,7 @@ class WorkerSocket:
 
     def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
         """Send; arrays are not copied, so nobody may write to them afterwards."""
-        _send_frames(self.socket, [encode(message), *frames])
+        _send_frames(self.socket, list(split([encode(message), *frames])))
 
     def recv(self, timeout_s: float) -> tuple[Message, list[Buffer]] | None:
         """The next message and its frames; None after ``timeout_s``."""
