@@ -41,10 +41,8 @@ def main() -> None:
             ppo.make_envs(args) as envs,
             ppo.Progress("PPO", Path(out), args.total_steps, args) as progress,
         ):
-            hosts = {
-                m.worker: envs._head.crew.reception.whereabouts(m.worker)
-                for m in envs.roster.members
-            }
+            whereabouts = envs._head.crew.reception.whereabouts
+            hosts = [whereabouts(member.worker) for member in envs.roster.members]
             policy = ppo.train(args, envs, progress)
             speed = progress.step / progress.seconds
             episodes = envs.evaluate(policy, 20, seed=1_000_000)
@@ -55,14 +53,14 @@ def main() -> None:
         "seconds": progress.seconds,
     }
     rows = [
-        ("workers", "; ".join(where.split(",")[0] + ")" for where in hosts.values())),
+        ("workers", "; ".join(where.split(",")[0] + ")" for where in hosts)),
         ("steps", f"{progress.step:,}"),
         ("steps per second, learning included", f"{speed:,.0f}"),
         ("mean return of 20 evaluation episodes", f"{episodes.returns.mean():.1f} of 500"),
     ]
     sections = {
-        "What was done": f"`examples/ppo.py --env-id CartPole-v1 --launcher slurm --num-workers {NODES}`, "
-        f"on a Slurm cluster of {NODES} nodes that are namespaces of one machine.",
+        "What was done": f"`examples/ppo.py --env-id CartPole-v1 --launcher slurm --num-workers "
+        f"{NODES}`, on a Slurm cluster of {NODES} nodes that are namespaces of one machine.",
         "What came of it": report.table(("", ""), rows),
         "Machine": report.facts(machine),
     }
