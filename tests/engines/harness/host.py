@@ -15,8 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.engines.harness.packages import find
-from tests.engines.harness.runs import ANCHOR, Run, cmdline, kill, network_of, pids, start_time
-from tests.engines.harness.waiting import Daemon, run, wait_until
+from tests.engines.harness.runs import (
+    ANCHOR,
+    Run,
+    cmdline,
+    kill,
+    machine_networks,
+    network_of,
+    pids,
+    start_time,
+)
+from tests.engines.harness.waiting import Daemon, EngineError, run, tails, wait_until
 
 UNSHARE = ["unshare", "--net", "--uts", "--mount"]
 SETUP = """
@@ -49,6 +58,9 @@ class Host:
             {**os.environ, ANCHOR: claim.mark},
         )
         self._anchor.wait_until((claim.folder / f"{name}.ready").exists, f"host {name}", 20.0)
+        self.network = network_of(self.pid)
+        if self.network in {None, *machine_networks()}:
+            raise EngineError(f"host {name} has no network of its own{tails([self._anchor.log])}")
 
     @property
     def pid(self) -> int:
@@ -95,8 +107,7 @@ class Host:
 
     def processes(self, command: str = "") -> list[int]:
         """The processes that run there; only those with ``command`` in their command line."""
-        network = network_of(self.pid)
-        there = [pid for pid in pids() if pid != self.pid and network_of(pid) == network]
+        there = [pid for pid in pids() if pid != self.pid and network_of(pid) == self.network]
         return [pid for pid in there if start_time(pid) is not None and command in cmdline(pid)]
 
     def kill_processes(self, spare: int | None = None) -> None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from tests.engines.harness import nat
 from tests.engines.harness.host import Host
 from tests.engines.harness.packages import find, install
-from tests.engines.harness.runs import claimed, links, members, network_of
+from tests.engines.harness.runs import claimed, links, members
 from tests.engines.harness.waiting import run
 
 
@@ -84,21 +84,21 @@ class Hosts(Mapping[str, Host]):
 
     def reset(self) -> None:
         """End all that was started on the hosts and mend all links."""
-        for host in self._all():
+        for host in self.everyone():
             host.kill_processes()
         for name in self._ports:
             self.mend(name)
 
     def processes(self) -> list[int]:
         """All processes of this harness, those at the head's side too."""
-        networks = {network_of(host.pid) for host in self._all()}
-        return members(self.claim.mark, {number for number in networks if number is not None})
+        return members(self.claim.mark, {host.network for host in self.everyone()})
 
     def links(self) -> list[str]:
         """All network links of this harness at the head's side."""
         return links(self.claim)
 
-    def _all(self) -> list[Host]:
+    def everyone(self) -> list[Host]:
+        """All hosts, the natted one and its router too."""
         return [*self.values(), *([self.natted, self.router] if self._with_nat else [])]
 
     def _open_bridge(self) -> None:

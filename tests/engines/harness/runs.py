@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,18 +110,10 @@ def clear(run: Run) -> None:
 
 
 def _clear(run: Run) -> None:
-    # An open namespace keeps its number, which otherwise could soon be another namespace's.
-    with ExitStack() as held:
-        namespaces = set()
-        for anchor in marked(run.mark, ANCHOR):
-            try:
-                file = held.enter_context(open(f"/proc/{anchor}/ns/net", "rb"))
-            except OSError:
-                continue
-            namespaces.add(os.fstat(file.fileno()).st_ino)
+    with held_networks(run) as networks:
 
         def gone() -> bool:
-            left = members(run.mark, namespaces)
+            left = members(run.mark, networks)
             for pid in left:
                 kill(pid)
             return not left
@@ -134,16 +126,35 @@ def _clear(run: Run) -> None:
     shutil.rmtree(run.folder)
 
 
+@contextmanager
+def held_networks(run: Run) -> Iterator[set[int]]:
+    """The networks of the run's hosts, open: a closed one's number could soon be another's."""
+    networks = set()
+    with ExitStack() as held:
+        for anchor in marked(run.mark, ANCHOR):
+            try:
+                file = held.enter_context(open(f"/proc/{anchor}/ns/net", "rb"))
+            except OSError:
+                continue
+            networks.add(os.fstat(file.fileno()).st_ino)
+        yield networks - machine_networks()
+
+
+def machine_networks() -> set[int | None]:
+    """The networks that no host of a harness has; an anchor that only just started is in one."""
+    return {network_of(1), network_of(os.getpid())}
+
+
 def links(run: Run) -> list[str]:
     """The run's network links at this machine's side: the bridge and a link per host."""
     names = os.listdir("/sys/class/net")
     return [name for name in names if name == run.bridge or name.startswith(f"{run.bridge}-")]
 
 
-def members(mark: str, namespaces: set[int]) -> list[int]:
-    """All processes with the mark, or with a network of ``namespaces``, but this one."""
+def members(mark: str, networks: Set[int | None] = frozenset()) -> list[int]:
+    """All processes with the mark, or in one of ``networks``, but this one."""
     found = {*marked(mark, MARK), *marked(mark, ANCHOR)}
-    found.update(pid for pid in pids() if network_of(pid) in namespaces)
+    found.update(pid for pid in pids() if network_of(pid) in networks)
     return sorted(pid for pid in found if pid != os.getpid() and start_time(pid) is not None)
 
 
