@@ -37,7 +37,7 @@ class Replay:
         self.envs, self.policy = envs, numpy_policy(envs)
         envs.reset(seed=SEED)
         self._lives = [Life(Placed(), SEED + slot) for slot in range(envs.num_envs)]
-        self._incarnations = [0] * envs.num_envs
+        self.incarnations = [0] * envs.num_envs
 
     def rollout(self, num_steps=10):
         """A rollout; fails unless all its rows are real."""
@@ -51,18 +51,18 @@ class Replay:
     def _find_life(self, slot, observation):
         if np.array_equal(self._lives[slot].observation, observation):
             return
-        last = self._incarnations[slot]
+        last = self.incarnations[slot]
         for incarnation in range(last + 1, last + MAX_RESTARTS):
             life = Life(Placed(), restart_seed(SEED, slot, incarnation))
             if np.array_equal(life.observation, observation):
-                self._lives[slot], self._incarnations[slot] = life, incarnation
+                self._lives[slot], self.incarnations[slot] = life, incarnation
                 return
         assert_same_observation(observation, self._lives[slot].observation, f"slot {slot}")
 
     @property
     def restarted(self):
         """The slots that have started over."""
-        return [slot for slot, number in enumerate(self._incarnations) if number]
+        return [slot for slot, number in enumerate(self.incarnations) if number]
 
     def rollout_until(self, condition, deadline_s=60.0):
         """Collect until the condition holds."""

@@ -111,8 +111,8 @@ class SshLauncher(ProcessLauncher):
         """What to run there, in the user's own shell."""
         variables = [f"{name}={value}" for name, value in self._environment.items()]
         worker = shlex.join(["env", *variables, self._python, "-m", "clusterenv", "worker"])
-        # A shell stays, for ssh reports exit codes but no signals. Standard input and output are
-        # the same socket there, and on that nothing but the end of the head may cause a signal.
+        # A shell stays, for ssh reports exit codes but no signals. Standard input and output may be
+        # one socket there, and on that nothing but the end of the head may cause a signal.
         start = f"exec sh -c '\"$@\" >&2; exit $?' sh {worker}"
         return f"{self._setup}\n{start}" if self._setup else start
 
