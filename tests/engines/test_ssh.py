@@ -24,6 +24,8 @@ LEASE_S = 5.0
 # A tick of the worker's lifeline and a busy machine.
 SLACK_S = 3.0
 NUM_ENVS = 4
+# Nobody answers questions for names there.
+QUICK_NAMES = {"RES_OPTIONS": "timeout:1 attempts:1"}
 
 
 @pytest.fixture
@@ -76,6 +78,12 @@ def test_an_unreachable_host_is_named_with_the_words_of_ssh(cluster, ssh_hosts):
 def test_a_python_that_is_not_there_is_named(launcher):
     with pytest.raises(StartupError, match=r"exit code 127 on ssh host host1(.|\n)*/no/python"):
         ClusterEnv([Placed], launcher=launcher(["host1"], python="/no/python"))
+
+
+def test_the_reason_why_a_host_does_not_reach_the_head_is_told_at_the_head(launcher):
+    one = launcher(["host1"], environment=QUICK_NAMES)
+    with pytest.raises(StartupError, match=r"no head at tcp://no\.such\.host(.|\n)*name"):
+        ClusterEnv([Placed], launcher=one, advertise_host="no.such.host.invalid", lease_s=1.0)
 
 
 def test_a_worker_killed_on_its_host_is_replaced_and_no_row_is_wrong(cluster, ssh_hosts):

@@ -15,7 +15,13 @@ from clusterenv.launchers.base import ONE_THREAD, Order, Status
 from clusterenv.launchers.processes import ProcessLauncher, how_it_ended
 
 _ASK_TIMEOUT_S = 10.0
-_CONNECT_TIMEOUT_S = 20
+_OPTIONS = (
+    "BatchMode=yes",  # a question for a password would wait for ever
+    "ConnectTimeout=20",
+    "ServerAliveInterval=5",
+    "ControlMaster=no",  # the end of one worker's client must not be that of others
+    "ClearAllForwardings=yes",
+)
 _SSH_FAILED = 255
 _SIGNALLED = 128
 # sshd drops connections when more than ten knock at once (MaxStartups).
@@ -100,10 +106,8 @@ class SshLauncher(ProcessLauncher):
     def command(self, worker: str) -> list[str]:
         """What to run, here, for this worker."""
         host = self._host_by_worker[worker]
-        # BatchMode: a question for a password would wait for ever.
-        options = ["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5"]
-        options += ["-o", f"ConnectTimeout={_CONNECT_TIMEOUT_S}"]
-        ssh = [*self._ssh, *options, host, self.remote_command()]
+        options = [word for option in _OPTIONS for word in ("-o", option)]
+        ssh = [*self._ssh, "-T", *options, host, self.remote_command()]
         wait_s = (Counter(self._host_by_worker.values())[host] - 1) // _KNOCK_AT_ONCE
         return ["sh", "-c", f'sleep {wait_s}; exec "$@"', "sh", *ssh] if wait_s else ssh
 
