@@ -96,6 +96,15 @@ def choose_num_workers(num_workers: int | None, num_envs: int) -> int:
     return min(num_workers, num_envs)
 
 
+def choose_min_workers(min_workers: int | None, num_workers: int) -> int:
+    """As asked, else all."""
+    if min_workers is None:
+        return num_workers
+    if not 1 <= min_workers <= num_workers:
+        raise ValueError(f"min_workers={min_workers} must be between 1 and {num_workers=}")
+    return min_workers
+
+
 def choose_launcher(launcher: Launcher | str) -> Launcher:
     """A launcher object from a name, or as it is."""
     if not isinstance(launcher, str):

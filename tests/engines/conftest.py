@@ -32,6 +32,13 @@ def slurm(slurm_cluster):
     slurm_cluster.reset()
 
 
+@pytest.fixture
+def slurm_commands(slurm, monkeypatch):
+    """Slurm's commands, and so the launcher, see the cluster of the tests."""
+    for name, value in slurm.env.items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.fixture(scope="session")
 def all_ssh_hosts(engines):
     """Three hosts with sshd, for fixtures that outlast a test."""

@@ -10,7 +10,17 @@ import pytest
 
 from tests.engines.connections import dial, dial_from, echo_at
 from tests.engines.harness import Hosts, SlurmCluster, SshHosts, packages
-from tests.engines.harness.runs import LOCK, ROOT, RUNS, Run, links, members, start_time
+from tests.engines.harness.runs import (
+    ANCHOR,
+    LOCK,
+    ROOT,
+    RUNS,
+    Run,
+    held_networks,
+    links,
+    members,
+    start_time,
+)
 from tests.engines.harness.waiting import Daemon, EngineError, locked
 from tests.integration.polling import eventually
 
@@ -28,7 +38,7 @@ def nothing_left(run):
     with locked(LOCK, 60.0):
         # Another clone's tests may have claimed the number again.
         own_links = [] if list(RUNS.glob(f"{run.number}-*")) else links(run)
-        return not (members(run.mark, set()) or own_links or run.folder.exists())
+        return not (members(run.mark) or own_links or run.folder.exists())
 
 
 def test_srun_runs_on_three_nodes(slurm):
@@ -150,7 +160,7 @@ def test_two_at_once_and_nothing_is_left(harness):
                 assert sorted(each.run(["srun", "-N2", "hostname"]).split()) == ["n1", "n2"]
         for run in runs:
             assert links(run)
-            assert members(run.mark, set())
+            assert members(run.mark)
     assert all(map(nothing_left, runs))
 
 
@@ -199,6 +209,17 @@ def test_next_run_clears_up_after_a_dead_one_without_keeper(owner):
         assert not run.folder.exists()
         assert not any(map(start_time, tasks))
     assert nothing_left(run)
+
+
+def test_anchor_still_in_the_machines_network_endangers_no_one_else(hosts):
+    env = {**os.environ, ANCHOR: "0-1-1"}
+    with subprocess.Popen(["sleep", "60"], env=env) as anchor:
+        assert eventually(lambda: members("0-1-1") == [anchor.pid])
+        with held_networks(Run(0, 1, 1)) as networks:
+            assert networks == set()
+        anchor.kill()
+    with held_networks(hosts.claim) as networks:
+        assert networks == {host.network for host in hosts.everyone()}
 
 
 def test_failed_daemon_says_why(tmp_path):

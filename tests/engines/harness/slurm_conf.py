@@ -51,7 +51,7 @@ JobRequeue=1
 MinJobAge=300
 PropagateResourceLimits=NONE
 SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 """
