@@ -92,7 +92,7 @@ def test_a_spare_takes_over_and_who_crashed_is_the_next_spare(hosts, cluster):
     assert set(envs.call("host")) == {"h1", "h3"}
     assert eventually(lambda: len(envs._head.crew._enrolment.spares) == 1)
     kill(workers_on(hosts["h3"])[-1])
-    replay.rollout_until(lambda: replay.incarnations[lost] == 2)
+    replay.rollout_until(lambda: replay.times_restarted(lost) == 2)
     assert set(envs.call("host")) == {"h1", "h2"}
 
 

@@ -111,7 +111,7 @@ def test_the_end_of_a_worker_is_told_with_its_host(cluster, ssh_hosts):
     with cluster(max_restarts_per_minute=0) as envs:
         envs.reset(seed=0)
         kill(workers_on(ssh_hosts["host2"])[0])
-        with pytest.raises(WorkerLostError, match=r"killed by SIGKILL .* on ssh host host2"):
+        with pytest.raises(WorkerLostError, match=r"killed by SIGKILL on ssh host host2"):
             for _ in range(100):
                 envs.step(actions_for(NUM_ENVS))
 

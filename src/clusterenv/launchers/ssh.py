@@ -22,6 +22,14 @@ _OPTIONS = (
     "ControlMaster=no",  # the end of one worker's client must not be that of others
     "ClearAllForwardings=yes",
 )
+# A shell stays beside the worker, for ssh reports exit codes but no signals. Standard input and
+# output may be one socket there, and on that nothing but the end of the head may cause a signal.
+_THERE = """oom() { grep ^oom_kill /proc/vmstat; } 2>/dev/null
+before=$(oom); "$@" >&2; code=$?
+if [ $code = 137 ] && [ "$before" != "$(oom)" ]; then
+  echo "that machine ran out of memory meanwhile" >&2
+fi
+exit $code"""
 _SSH_FAILED = 255
 _SIGNALLED = 128
 # sshd drops connections when more than ten knock at once (MaxStartups).
@@ -115,9 +123,7 @@ class SshLauncher(ProcessLauncher):
         """What to run there, in the user's own shell."""
         variables = [f"{name}={value}" for name, value in self._environment.items()]
         worker = shlex.join(["env", *variables, self._python, "-m", "clusterenv", "worker"])
-        # A shell stays, for ssh reports exit codes but no signals. Standard input and output may be
-        # one socket there, and on that nothing but the end of the head may cause a signal.
-        start = f"exec sh -c '\"$@\" >&2; exit $?' sh {worker}"
+        start = f"exec sh -c '{_THERE}' sh {worker}"
         return f"{self._setup}\n{start}" if self._setup else start
 
     def status(self) -> dict[str, Status]:
