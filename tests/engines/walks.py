@@ -10,6 +10,7 @@ from tests.integration.envs import Walk
 from tests.integration.polling import eventually
 
 SEED, LENGTH = 33, 7
+LEASE_S = 5.0
 
 
 class Placed(Walk):
