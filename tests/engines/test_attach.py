@@ -56,15 +56,6 @@ def test_the_numbers_are_those_of_sync_vector_env(case, hosts, key_file):
     assert [path.suffix for path in key_file.parent.iterdir()] == [".log"] * 2
 
 
-def test_the_key_file_is_for_its_owner_only(hosts, cluster, key_file):
-    _, launcher = cluster("h1", "h2")
-    assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
-    key_file.chmod(0o644)
-    late = launcher.join(hosts["h3"])
-    assert late.wait() == 1
-    assert "can be read by others" in late.log
-
-
 def test_a_run_waits_for_workers_that_come_late(hosts, key_file):
     launcher = HandStarted(key_file, [hosts["h1"]])
 
@@ -157,23 +148,36 @@ def refused(host, ticket, folder, *options):
     return stranger.log
 
 
-def test_the_key_of_another_run_is_refused_at_once(hosts, cluster, key_file, tmp_path):
-    mine, _ = cluster("h1", "h2")
-    cluster("h1", "h2", key_file=key_file.with_name("other.key"), lease_s=LONG_S)
-    address = Invitation.from_bytes(key_file.read_bytes()).address
-    theirs = key_file.with_name("other.key").read_bytes()
-    log = refused(hosts["h3"], theirs, tmp_path, "--head", address)
-    assert f"the head at {address} refused the key: it belongs to another run" in log
-    Replay(mine).rollout()
-
-
-def test_a_forged_key_is_refused_at_once(hosts, cluster, key_file, tmp_path):
-    envs, _ = cluster("h1", "h2", lease_s=LONG_S)
+def test_a_key_that_is_forged_or_was_shown_around_is_refused_at_once(
+    hosts, cluster, key_file, tmp_path
+):
+    envs, launcher = cluster("h1", "h2", lease_s=LONG_S)
+    assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
     public, secret = (key.decode() for key in zmq.curve_keypair())
     ticket = Invitation.from_bytes(key_file.read_bytes())
     forged = msgspec.structs.replace(ticket, public_key=public, secret_key=secret)
     assert "refused the key" in refused(hosts["h3"], forged.to_bytes(), tmp_path)
+    key_file.chmod(0o644)
+    careless = launcher.join(hosts["h3"])
+    assert careless.wait() == 1
+    assert "can be read by others" in careless.log
     Replay(envs).rollout()
+
+
+def test_two_heads_at_once_have_workers_and_keys_of_their_own(hosts, cluster, key_file, tmp_path):
+    other_key_file = key_file.with_name("other.key")
+    one, first = cluster("h1", "h2")
+    other, second = cluster("h1", "h2", key_file=other_key_file, lease_s=LONG_S)
+    replays = [Replay(one), Replay(other)]
+    address = Invitation.from_bytes(key_file.read_bytes()).address
+    log = refused(hosts["h3"], other_key_file.read_bytes(), tmp_path, "--head", address)
+    assert f"the head at {address} refused the key: it belongs to another run" in log
+    for replay in replays:
+        replay.rollout()
+    one.close()
+    assert [joined.wait() for joined in first.joined] == [0, 0]
+    replays[1].rollout()
+    assert [joined.process.poll() for joined in second.joined] == [None, None]
 
 
 def test_a_worker_that_comes_after_the_run_is_told_that_nobody_is_there(hosts, cluster, key_file):
@@ -186,27 +190,6 @@ def test_a_worker_that_comes_after_the_run_is_told_that_nobody_is_there(hosts, c
     late = launcher.join(hosts["h3"])
     assert late.wait() == 1
     assert f"for lease_s={LEASE_S:g}: [Errno 111] Connection refused" in late.log
-
-
-def test_two_heads_at_once_have_workers_of_their_own(hosts, cluster, key_file):
-    one, first = cluster("h1", "h2")
-    other, second = cluster("h1", "h2", key_file=key_file.with_name("other.key"))
-    replays = [Replay(one), Replay(other)]
-    for _ in range(3):
-        for replay in replays:
-            replay.rollout()
-    one.close()
-    assert [joined.wait() for joined in first.joined] == [0, 0]
-    replays[1].rollout()
-    assert [joined.process.poll() for joined in second.joined] == [None, None]
-
-
-def test_a_run_does_not_take_away_the_key_file_of_a_later_one(hosts, cluster, key_file):
-    one, _ = cluster("h1", "h2")
-    cluster("h1", "h2")
-    ticket = key_file.read_bytes()
-    one.close()
-    assert key_file.read_bytes() == ticket
 
 
 HEAD = """
