@@ -13,6 +13,7 @@ from clusterenv.version import __version__
 _TOOLS = {
     "doctor": "check this machine, the network and workers: what would go wrong, and what to do",
     "top": "watch a running head: workers, steps/s, versions, divergences, bytes",
+    "bench": "where the time of a run goes, and which layout suits it: of an env, or of a script",
 }
 
 
