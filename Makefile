@@ -51,7 +51,7 @@ experiments: $(VENV)/installed-bench  ## sync rules compared over seeds; what th
 	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/estimator.py
 	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/image_cost.py
 	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/off_policy.py
-	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/run.py
+	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/sync_runs.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
