@@ -46,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 # The weights and all talk about them; Collect has the announcement, and is counted whole.
 SYNC_MESSAGES = ("Weights", "WeightsNearby", "Announce", "Collect", "Pull", "Pulled")
 
-_NOT_SETTINGS = ("env_id", "seed", "threshold", "target_return", "out")
+_NOT_SETTINGS = ("env_id", "seed", "launcher", "threshold", "target_return", "out")
 
 
 def rule_of(text: str, max_lag: int) -> SyncRule:
@@ -184,9 +184,8 @@ def main() -> None:
     )
     if options.total_steps:
         args = replace(args, total_steps=options.total_steps)
-    variant = ("_plain" if options.plain else "") + (
-        f"_lag{options.max_lag}" if options.max_lag != 16 else ""
-    )
+    variant = "_plain" if options.plain else ""
+    variant += f"_lag{options.max_lag}" if options.max_lag != 16 else ""
     file = options.out / file_name(options.env_id, options.rule + variant, options.seed)
     if file.exists():
         return

@@ -47,13 +47,17 @@ def plan() -> list[Run]:
         ("CartPole-v1", small, 5),
         ("Pendulum-v1", small, 5),
         ("LunarLander-v3", OTHER_PERIODS, 5),
+        # Those beside the recommended one, and on Pendulum the ones that differ most.
+        ("LunarLander-v3", ("adaptive:0.05", "adaptive:0.2"), 10),
+        ("Pendulum-v1", (*MAIN, "adaptive:0.2", "adaptive:1", "every:16"), 10),
     ]
-    return [
+    runs = [
         Run(env_id, rule, seed)
         for env_id, rules, seeds in groups
         for seed in range(1, seeds + 1)
         for rule in rules
     ]
+    return list(dict.fromkeys(runs))
 
 
 class Queue:
