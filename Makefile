@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check format test test-full demo bench bench-rollout experiments clean
+.PHONY: setup check format test test-full demo bench bench-rollout experiments chaos pictures clean
 
 setup: $(VENV)/installed
 
@@ -46,6 +46,9 @@ bench-rollout: $(VENV)/installed-bench  ## policies on workers, against RLlib an
 	$(BIN)/python benchmarks/rollout_throughput.py
 	$(BIN)/python benchmarks/publish_latency.py
 
+chaos: setup  ## PPO on Slurm for 10 minutes, a worker killed every few seconds; needs root
+	PYTHONPATH=.:examples $(BIN)/python benchmarks/chaos.py
+
 # What has been run is not run again: runs/experiments remembers. 265 training runs, one per core,
 # take half an hour on 16 cores and some four hours on two; `sync_runs.py --time-limit-s` does a part.
 EXPERIMENT := PYTHONPATH=examples:benchmarks $(BIN)/python
@@ -56,6 +59,9 @@ runs/experiments/%.done: experiments/%.py | $(VENV)/installed-bench
 experiments: $(patsubst %,runs/experiments/%.done,estimator image_cost off_policy)  ## sync rules compared over seeds; what the divergence estimate is worth
 	$(EXPERIMENT) experiments/sync_runs.py
 	$(EXPERIMENT) experiments/sync_report.py
+
+pictures: setup  ## of top and bench, for the README
+	$(BIN)/python docs/pictures/draw.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

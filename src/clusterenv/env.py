@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import index
 from typing import Any, TypeVar
 
@@ -30,11 +31,15 @@ from clusterenv.call_state import Call, CallState
 from clusterenv.construction import (
     choose_backend,
     choose_launcher,
+    choose_min_workers,
     choose_num_workers,
     wrap_module,
 )
+from clusterenv.head import profiler
 from clusterenv.head.crew import Limits
 from clusterenv.head.head import Head
+from clusterenv.head.profiler import Profiler
+from clusterenv.head.roster import Roster
 from clusterenv.launchers.base import Launcher
 from clusterenv.ledger import Ledger
 from clusterenv.partial_batches import PartialBatches
@@ -50,6 +55,7 @@ from clusterenv.rollout import (
     episodes_by_slot,
 )
 from clusterenv.sync import EveryVersion, SyncRule
+from clusterenv.wire.addresses import Reach
 
 _RESERVED = ("reset", "step", "close", "_setattr", "_check_spaces")
 
@@ -73,6 +79,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             slot), or a backend object.
         num_envs: How many envs (slots). The length of the list where ``env`` is one, else 1.
         num_workers: How many workers. By default one per core, never more than ``num_envs``.
+        min_workers: Start as soon as this many workers are there, and go on while this many are
+            left; they share all slots. Workers that come later take theirs at the next reset or
+            rollout, which restarts the envs of slots that move. By default all of them.
+        balance: Give faster workers more slots, by the speed that rollouts show. It restarts the
+            envs of slots that move, so it is done only where it makes rollouts much shorter.
         launcher: Where workers run: ``"local"`` processes, ``"in-process"`` threads, or a launcher
             object from :mod:`clusterenv.launchers`.
         wrappers: Applied to each env, first to last.
@@ -94,6 +105,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         restart_timeout_s: How long a replacement may take to start.
         lease_s: A worker without its head ends itself after this time.
         max_restarts_per_minute: How often one worker may be replaced; 0 means never.
+        interface: The name or address of the network interface to listen on; by default the one
+            that leads to the workers.
+        advertise_host: What workers connect to, where it is not the address listened on: behind
+            NAT, a port forwarding or a Kubernetes Service.
+        port: The port to listen on; 0 takes a free one.
         **kwargs: Passed to the env, where ``env`` is an id.
 
     Example:
@@ -107,6 +123,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         num_envs: int | None = None,
         num_workers: int | None = None,
         *,
+        min_workers: int | None = None,
+        balance: bool = False,
         launcher: Launcher | str = "local",
         wrappers: Sequence[EnvWrapper] = (),
         shared_memory: bool = True,
@@ -122,12 +140,16 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         restart_timeout_s: float = 60.0,
         lease_s: float = 30.0,
         max_restarts_per_minute: int = 3,
+        interface: str | None = None,
+        advertise_host: str | None = None,
+        port: int = 0,
         **kwargs: Any,
     ) -> None:
         self.closed = True
         backend, self.num_envs, self.spec = choose_backend(env, num_envs, wrappers, kwargs)
         self.num_workers = choose_num_workers(num_workers, self.num_envs)
         launcher = choose_launcher(launcher)
+        self._workers_are_here = launcher.spawns_here
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.observation_mode = observation_mode
         self.shared_memory, self.copy = shared_memory, copy
@@ -152,6 +174,9 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
                 lease_s,
                 max_restarts_per_minute,
             ),
+            Reach(interface, advertise_host, port),
+            choose_min_workers(min_workers, self.num_workers),
+            balance,
         )
         self._owner_pid = os.getpid()
         self._end_of_life = weakref.finalize(self, _close_abandoned, self._head, self._owner_pid)
@@ -164,6 +189,9 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             self._end_of_life()
             raise
         self.closed = False
+        self._profiler = self.profile() if profiler.is_wanted() else None
+        if self._profiler is not None:
+            self._profiler.begin_and_tell()
 
     def _settle(self, observation_mode: str | tuple[Space[Any], Space[Any]]) -> None:
         agreed = agree_on_spaces(
@@ -253,11 +281,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         self._state.assert_nothing_pending("step")
         self._state.assert_has_reset("step")
         self.publish(policy)
-        self._head.step_with_policy()
+        self._head.collector.step()
         self._state.has_stepped = True
         self._state.pending = Call.STEP
         *result, infos = self.step_wait()
-        infos.update(self._head.take_acted())
+        infos.update(self._head.collector.take_acted())
         return *result, infos
 
     def _by_row(self, actions: Any, count: int) -> Any:
@@ -325,17 +353,37 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         streams = self._state.pending is Call.STREAM
         self._head.surveyor.survey(sparingly=streams)
         if streams:
-            self._head.announce()
+            self._head.collector.announce()
         return version
 
-    def rollout(self, policy: Any, num_steps: int) -> Rollout:
-        """Publish ``policy``, let it act on the workers, and collect [T, N] from every slot."""
+    def rollout(
+        self,
+        policy: Any,
+        num_steps: int,
+        *,
+        wait_num: int | None = None,
+        patience_s: float = 0.0,
+    ) -> Rollout:
+        """Publish ``policy``, let it act on the workers, and collect [T, N] from every slot.
+
+        Args:
+            policy: As :meth:`publish` takes it.
+            num_steps: T, the steps of each slot.
+            wait_num: Return once this many slots are there: then only these are columns, as
+                ``rollout.slots`` says, and the others come with a later rollout. By default all.
+            patience_s: How long to wait for the others once ``wait_num`` slots are there.
+        """
         num_steps = self._begin_collecting("rollout", num_steps)
+        wait_num = self.num_envs if wait_num is None else index(wait_num)
+        if not 1 <= wait_num <= self.num_envs:
+            raise ValueError(f"wait_num={wait_num} must be between 1 and {self.num_envs=}")
         self.publish(policy)
-        self._head.collect(num_steps)
+        collector = self._head.collector
+        collector.collect(num_steps)
         self._state.pending = Call.ROLLOUT
-        self._wait(Call.ROLLOUT, None)
-        return self._assemble(Rollout, self._head.take_parts())
+        with self._finishing(Call.ROLLOUT):
+            collector.wait_for(wait_num, patience_s)
+        return self._assemble(Rollout, collector.take_parts())
 
     def stream(self, num_steps: int, in_flight: int = 2) -> Iterator[Fragment]:
         """Fragments as they finish, each of one worker's slots, while the learner trains.
@@ -357,7 +405,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def _stream(self, num_steps: int, in_flight: int) -> Iterator[Any]:
         try:
             yield None
-            for part in self._head.stream(num_steps, in_flight):
+            for part in self._head.collector.stream(num_steps, in_flight):
                 yield self._assemble(Fragment, [part])
                 self._assert_is_running()
         except Exception:
@@ -384,7 +432,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         # Spread over all slots, and so over all workers.
         slots = np.arange(episodes) * self.num_envs // episodes
         shares = np.bincount(slots, minlength=self.num_envs).tolist()
-        self._head.evaluate(shares, seed, deterministic)
+        self._head.collector.evaluate(shares, seed, deterministic)
         self._state.pending = Call.CALL
         self._wait(Call.CALL, None)
         return episodes_by_slot(self._head.take_values())
@@ -393,6 +441,28 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def version(self) -> int:
         """The newest version that was published; 0 before the first."""
         return self._head.crew.publisher.version
+
+    @property
+    def roster(self) -> Roster:
+        """The workers, and the slots that each owns; to be looked at only."""
+        return self._head.roster
+
+    @property
+    def run_id(self) -> str:
+        """What ``python -m clusterenv top RUN`` calls this run."""
+        return self._head.run.id
+
+    def profile(self) -> Profiler:
+        """Find out where the time goes between ``with`` and its end.
+
+        Example:
+            >>> with envs.profile() as profile:  # doctest: +SKIP
+            ...     train(envs)
+            >>> print(profile)  # doctest: +SKIP
+        """
+        self._assert_is_running()
+        self._state.assert_nothing_pending("profile")
+        return Profiler(self, self._head, self._workers_are_here)
 
     @property
     def ledger(self) -> Ledger:
@@ -480,6 +550,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """
         if os.getpid() != self._owner_pid:
             return
+        if self._profiler is not None and not terminate:
+            self._profiler.tell()
         grace_s = _CLOSE_GRACE_S if timeout is None else timeout
         pending = self._state.pending
         if pending in (Call.RESET, Call.STEP, Call.CALL, Call.ROLLOUT):
@@ -526,18 +598,24 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def _wait(self, call: Call, timeout: float | None) -> None:
         self._assert_is_running()
         self._state.assert_pending(call)
-        self._state.pending = Call.NOTHING
-        try:
+        with self._finishing(call):
             done = self._head.wait_until_idle(timeout)
-        except BaseException:
-            self._state.has_reset = self._state.has_reset and call is Call.CALL
-            self._head.abandon()
-            raise
         if not done:
             self._head.abandon()
             raise multiprocessing.TimeoutError(
                 f"The call to `{call.value}_wait` has timed out after {timeout} second(s)."
             )
+
+    @contextmanager
+    def _finishing(self, call: Call) -> Iterator[None]:
+        """Wait for ``call`` here; if that fails, forget it."""
+        self._state.pending = Call.NOTHING
+        try:
+            yield
+        except BaseException:
+            self._state.has_reset = self._state.has_reset and call is Call.CALL
+            self._head.abandon()
+            raise
 
 
 _CLOSE_GRACE_S = 5.0

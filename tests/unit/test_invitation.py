@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from clusterenv.errors import ProtocolError
 from clusterenv.wire.invitation import Invitation, SharedDescriptors
 
 ALONE = Invitation(
@@ -38,7 +39,7 @@ def test_the_end_of_the_line_does_not_matter():
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", ALONE.to_bytes()[:-5]])
 def test_what_is_no_invitation_is_refused(data):
-    with pytest.raises(msgspec.MsgspecError):
+    with pytest.raises(ProtocolError):
         Invitation.from_bytes(data)
 
 

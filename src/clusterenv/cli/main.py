@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import sys
 
 from clusterenv.version import __version__
+
+# Command → what it does. Each has a file of its own, imported only when it is asked for: workers
+# must start fast.
+_TOOLS = {
+    "doctor": "check this machine, the network and workers: what would go wrong, and what to do",
+    "top": "watch a running head: workers, steps/s, versions, divergences, bytes",
+    "bench": "where the time of a run goes, and which layout suits it: of an env, or of a script",
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -12,10 +22,28 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="clusterenv", description="Environments on workers.")
     parser.add_argument("--version", action="version", version=f"clusterenv {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser(
-        "worker", help="run a worker; launchers start this and write its invitation to stdin"
+    worker = commands.add_parser(
+        "worker",
+        help="run a worker; launchers start this, people only with --key-file",
+        description="Run a worker. Launchers write its invitation to standard input or to the "
+        "environment. With --key-file it joins a run whose launcher is AttachLauncher.",
     )
-    if parser.parse_args(arguments).command == "worker":
+    worker.add_argument("--key-file", help="what AttachLauncher wrote; keep it secret")
+    worker.add_argument(
+        "--head",
+        metavar="tcp://HOST:PORT",
+        help="where the head is, if not where the key file says",
+    )
+    tools = {name: commands.add_parser(name, help=help) for name, help in _TOOLS.items()}
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in tools:
+        tool = importlib.import_module(f"clusterenv.cli.{given[0]}")
+        tool.add_arguments(tools[given[0]])
+        sys.exit(tool.run(parser.parse_args(given)))
+    parsed = parser.parse_args(arguments)
+    if parsed.command == "worker":
+        if parsed.head and not parsed.key_file:
+            worker.error("--head goes with --key-file")
         from clusterenv.cli.worker import run_worker
 
-        run_worker()
+        run_worker(parsed.key_file, parsed.head)

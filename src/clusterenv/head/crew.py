@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import msgspec
 
 from clusterenv.errors import WorkerLostError
+from clusterenv.head.enrolment import Enrolment
+from clusterenv.head.guard import Guard
 from clusterenv.head.inbox import Inbox
 from clusterenv.head.io_thread import IoThread
 from clusterenv.head.publisher import Publisher
 from clusterenv.head.reception import Reception, Replies
 from clusterenv.head.roster import Member, Roster
-from clusterenv.launchers.base import THREAD_NAME, Launcher, Order, cores
+from clusterenv.head.watch import Ended, Watch
+from clusterenv.launchers.base import Launcher, Order, cores
 from clusterenv.ledger import Ledger
+from clusterenv.wire.addresses import Reach
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, encode
-from clusterenv.wire.invitation import SharedDescriptors
-from clusterenv.wire.messages import Build, Close, Message, Pull, Pulled
+from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
+from clusterenv.wire.messages import Build, Close, Enrol, Hello, Message, Pull, Pulled, Refused
+from clusterenv.wire.parcels import Packer
 from clusterenv.wire.shared_memory import AVAILABLE, Mailbox
 from clusterenv.wire.zmq_channel import HeadSocket
 
-# What a worker said just before it ended may still be on its way.
-_DRAIN_S = 0.05
-_MAX_MESSAGE_BYTES = 1 << 30
+_log = logging.getLogger("clusterenv")
+_MOST_REFUSALS = 20
 
 
 @dataclass(frozen=True)
@@ -41,13 +45,6 @@ class Limits:
     restart_timeout_s: float
     lease_s: float
     max_restarts_per_minute: int
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The launcher says that a worker has ended."""
-
-    reason: str
 
 
 @dataclass
@@ -86,33 +83,48 @@ class Crew:
         limits: Limits,
         shared_memory: bool,
         encoding: str,
+        reach: Reach,
+        build_for: Callable[[Member], Build | None],
+        packer: Packer,
     ) -> None:
         self._launcher, self._roster, self.limits = launcher, roster, limits
+        self._build_for = build_for
         self.shares_memory = shared_memory and launcher.shares_memory and AVAILABLE
         self.inbox = Inbox(may_spin=self.shares_memory and cores() > len(roster.members))
         self.reception = Reception()
         self.ledger = Ledger()
-        self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of)
+        self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of, packer)
+        self._guard = Guard(newest=lambda: self.publisher.version)
         self._lines: dict[int, _Line] = {}
-        self._builds: dict[int, Build] = {}
-        self._closing = threading.Event()
+        self._ticket: bytes = b""
+        self.turned_away = ""
+        self._refusals: set[str] = set()
+        self._enrolment = Enrolment(self._enrol)
+        self.watch = Watch(launcher, self.inbox)
         with ExitStack() as undo:
             undo.callback(self.inbox.close)
             self.arena_fd = self._create_arena_fd()
             if self.arena_fd is not None:
                 undo.callback(os.close, self.arena_fd)
-            self._socket = HeadSocket(
-                launcher.host, lease_s=limits.lease_s, max_message_bytes=_MAX_MESSAGE_BYTES
+            self._socket = HeadSocket(reach, launcher.towards, lease_s=limits.lease_s)
+            self.io = IoThread(
+                self._socket, self.inbox, self._answer_at_once, self._disconnected, self.ledger
             )
-            self.io = IoThread(self._socket, self.inbox, self._answer_at_once, self.ledger)
             undo.pop_all()
         self.io.start()
-        self._watcher = threading.Thread(
-            target=self._watch, name=f"{THREAD_NAME} watch", daemon=True
-        )
 
     def _answer_at_once(self, worker: str, message: Message) -> Replies | None:
         """On the I/O thread: joins and pulls are served while the user's thread computes."""
+        self._guard.check(worker, message)
+        if worker.startswith(TICKET):
+            return self._receive_applicant(worker, message)
+        if isinstance(message, Hello):
+            self.watch.arrived(worker)
+            # First, so that the obituary can say which host it was on.
+            replies = self.reception.answer(worker, message)
+            if refusal := self.reception.refusal(message):
+                self.inbox.put(worker, Ended(f"the head refused it: {refusal}"))
+            return replies
         if isinstance(message, Pull):
             return self.publisher.answer(worker, message)
         if isinstance(message, Pulled):
@@ -123,16 +135,50 @@ class Crew:
             return ()
         return self.reception.answer(worker, message)
 
+    def _receive_applicant(self, applicant: str, message: Message) -> Replies:
+        if not isinstance(message, Hello):
+            return ()
+        if refusal := self.reception.refusal(message):
+            self.turned_away = f"\nThe head refused a worker on host {message.host}: {refusal}"
+            self._tell_refusal(f"refused a worker on host {message.host}: {refusal}")
+            return [(Refused(refusal), ())]
+        self._enrolment.apply(applicant)
+        return ()
+
+    def _tell_refusal(self, text: str) -> None:
+        if text not in self._refusals and len(self._refusals) < _MOST_REFUSALS:
+            self._refusals.add(text)
+            _log.warning(text)
+
+    def _enrol(self, applicant: str, order: Order) -> None:
+        self.watch.expect_within(order.worker, self.limits.lease_s)
+        self.io.send(applicant, Enrol(order.invitation))
+
+    def _disconnected(self, worker: str) -> None:
+        if worker.startswith(TICKET):
+            self._enrolment.leave(worker)
+            self._guard.forget(worker)
+        else:
+            self.watch.connection_broke(worker)
+
     def _create_arena_fd(self) -> int | None:
         return os.memfd_create("clusterenv-arena", os.MFD_CLOEXEC) if self.shares_memory else None
 
-    def start(self, builds: dict[int, Build]) -> None:
-        """Start every worker; ``builds`` says what each member's worker is to build."""
-        self._builds = builds
+    def start(self) -> None:
+        """Start every worker."""
         if self.shares_memory:
             self._open_lines()
-        self._launcher.start([self._order(member) for member in self._roster.members])
-        self._watcher.start()
+        self._start([self._order(member) for member in self._roster.members])
+        self.watch.start()
+
+    def _start(self, orders: Sequence[Order]) -> None:
+        if not self._launcher.enrols:
+            self._launcher.start(orders)
+            return
+        self._ticket = self._ticket or self._invite(TICKET, None).to_bytes()
+        for order in orders:
+            self._enrolment.open(order)
+        self._launcher.start([Order(order.worker, self._ticket) for order in orders])
 
     def _open_lines(self) -> None:
         try:
@@ -155,8 +201,7 @@ class Crew:
         self.arena_fd, self.shares_memory = None, False
 
     def _order(self, member: Member) -> Order:
-        worker, limits = member.worker, self.limits
-        shared = None
+        worker, shared = member.worker, None
         line = self._lines.get(member.index)
         if line is not None and self.arena_fd is not None:
             line.clear()
@@ -168,16 +213,25 @@ class Crew:
                 doorbell=line.doorbell.fd,
                 head_bell=self.inbox.bell.fd,
             )
-        self.reception.expect(worker, self._builds[member.index])
-        invitation = self._socket.invite(
+        self.reception.expect(worker, self._build_for(member))
+        fds = () if shared is None else msgspec.structs.astuple(shared)
+        return Order(worker, self._invite(worker, shared).to_bytes(), fds)
+
+    def _invite(self, worker: str, shared: SharedDescriptors | None) -> Invitation:
+        limits = self.limits
+        return self._socket.invite(
             worker,
             lease_s=limits.lease_s,
             step_timeout_s=limits.step_timeout_s,
             startup_timeout_s=limits.startup_timeout_s,
             shared=shared,
         )
-        fds = () if shared is None else msgspec.structs.astuple(shared)
-        return Order(worker, invitation.to_bytes(), fds)
+
+    def reassign(self, member: Member) -> None:
+        """The member's slots have changed: have its worker build them, now or when it comes."""
+        build = self._build_for(member)
+        if self.reception.expect(member.worker, build) and build is not None:
+            self.io.send(member.worker, build)
 
     def send(self, member: Member, message: Message, frames: Sequence[Buffer] = ()) -> None:
         """Send to a member's worker, through its mailbox where that is possible."""
@@ -191,15 +245,6 @@ class Crew:
             return False
         line.doorbell.ring()
         return True
-
-    def _watch(self) -> None:
-        reported: set[str] = set()
-        while not self._closing.wait(self._launcher.watch_every_s):
-            for worker, status in self._launcher.status().items():
-                if status.ended and worker not in reported:
-                    reported.add(worker)
-                    self._closing.wait(_DRAIN_S)
-                    self.inbox.put(worker, Ended(status.reason))
 
     def current_slot(self, member: Member) -> int | None:
         """The slot whose env was running last, where the worker shares memory."""
@@ -215,48 +260,68 @@ class Crew:
         who = self.reception.whereabouts(member.worker)
         return f"{who} was lost: {reason}{doing}{self.log_tail(member)}"
 
+    def whereabouts(self, member: Member) -> str:
+        """A member's worker: its host and process, or what its engine says about it."""
+        known = self.reception.whereabouts(member.worker)
+        if known != member.worker:
+            return known
+        status = self.watch.status.get(member.worker)
+        engine = f"; {status.reason}" if status and status.reason else ""
+        return f"{known} (has not reached {self.address}{engine})"
+
+    @property
+    def address(self) -> str:
+        """Where workers reach the head."""
+        return self._socket.address
+
     def log_tail(self, member: Member) -> str:
         """The end of the worker's log, headed, or nothing."""
         log = self._launcher.logs(member.worker).strip()
         return f"\nThe end of the log of {member.worker}:\n{log}" if log else ""
 
-    def replace(self, member: Member, reason: str) -> None:
+    def replace(self, member: Member, reason: str, *, counts: bool = True) -> None:
         """Start a new worker in a member's place; WorkerLostError if the budget is spent."""
         obituary = self.obituary(member, reason)
         self.dismiss(member)
         restarts = len(member.restarts)
-        if not self._roster.may_restart(member, time.monotonic()):
-            self._roster.incomplete = (
+        if counts and not self._roster.may_restart(member, time.monotonic()):
+            raise WorkerLostError(
                 f"{obituary}\nIt was replaced {restarts} times within a minute already, which is "
                 "max_restarts_per_minute; mend the env, or raise that limit"
             )
-            raise WorkerLostError(self._roster.incomplete)
         self._roster.replace(member)
-        self._launcher.start([self._order(member)])
+        self._start([self._order(member)])
 
     def dismiss(self, member: Member) -> None:
         """End a member's worker at once and forget it."""
         worker = member.worker
+        if self._launcher.enrols:
+            # Nobody else can end it.
+            self.io.send(worker, Close())
         self._socket.revoke(worker)
+        self._enrolment.withdraw(worker)
         self._launcher.stop([worker])
         self.reception.forget(worker)
+        self._guard.forget(worker)
         self.publisher.forget(worker)
         self.inbox.forget(worker)
 
     @property
     def is_closed(self) -> bool:
         """Whether the run is over."""
-        return self._closing.is_set()
+        return self.watch.is_closed
 
     def close(self, grace_s: float) -> None:
         """Let the workers close their envs for ``grace_s``, then end them and clean up."""
-        self._closing.set()
+        self.watch.close()
         joined = [member for member in self._roster.members if member.joined]
         if grace_s > 0:
             for member in joined:
                 self.send(member, Close())
-        if self._watcher.is_alive():
-            self._watcher.join()
+        for applicant in self._enrolment.spares:
+            self.io.send(applicant, Close())
+        if self.watch.is_alive():
+            self.watch.join()
         # A worker that has not joined has no envs to close, and cannot be told to.
         self._launcher.stop([m.worker for m in self._roster.members if not m.joined])
         self._launcher.stop([member.worker for member in joined], grace_s)

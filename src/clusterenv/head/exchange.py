@@ -6,14 +6,16 @@ import builtins
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from clusterenv.errors import ProtocolError, WorkerLostError
-from clusterenv.head.crew import Crew, Ended, Limits
+from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.remote_errors import rebuild
 from clusterenv.head.roster import Member, Roster
+from clusterenv.head.watch import Ended
 from clusterenv.wire.codec import Buffer, encode
 from clusterenv.wire.messages import (
     Built,
@@ -23,6 +25,8 @@ from clusterenv.wire.messages import (
     Collected,
     Evaluate,
     LaidOut,
+    Leaving,
+    Profile,
     Raised,
     Reset,
     Returned,
@@ -33,9 +37,20 @@ from clusterenv.wire.messages import (
     Warned,
 )
 
-Request = Step | Reset | Call | SetAttr | Collect | StepWithPolicy | Evaluate
+Request = Step | Reset | Call | SetAttr | Collect | StepWithPolicy | Evaluate | Profile
 Reply = Stepped | Returned | Collected
 
+# What answers what; everything else is answered by Stepped.
+_REPLY_TO: dict[type, type] = {
+    Call: Returned,
+    SetAttr: Returned,
+    Evaluate: Returned,
+    Collect: Collected,
+}
+# Requests whose answers nobody waits for any more are remembered up to this many.
+_MOST_ABANDONED = 100_000
+_MOST_WARNINGS = 1_000
+_LONGEST_WARNING = 10_000
 # The worker dumps its stack at step_timeout_s; give that time to reach its log.
 _HUNG_GRACE_S = 2.0
 _CHECK_EVERY_S = 0.5
@@ -69,6 +84,9 @@ class Loss:
     member: Member
     reason: str
     flights: Sequence[Flight]
+    kind: Literal["lost", "leaving", "absent"] = "lost"
+    """Leaving: it said that it had to, and nobody is to blame. Absent: a replacement that was
+    started and has not come yet."""
 
 
 class Exchange:
@@ -78,6 +96,8 @@ class Exchange:
         self._crew, self._roster = crew, roster
         self._limits = crew.limits
         self._flights: dict[tuple[int, str], Flight] = {}
+        # What was asked for.
+        self._abandoned: dict[tuple[int, str], type] = {}
         self._held_back: dict[int, list[tuple[Flight, Sequence[Buffer]]]] = {}
         self._errors: list[BaseException] = []
         self._warnings: list[tuple[str, type[Warning]]] = []
@@ -113,14 +133,27 @@ class Exchange:
         """Forget the fragments that are under way; workers do not begin with others."""
         never_sent = self.abandon()
         for member in self._roster.members:
-            if member.joined:
-                self._crew.send(member, Cancel(self._last_request))
+            self.cancel(member)
         return never_sent
+
+    def cancel(self, member: Member) -> list[Flight]:
+        """Forget what a member's worker is doing, and do not let it begin with other fragments."""
+        if self._crew.reception.is_here(member.worker):
+            self._crew.send(member, Cancel(self._last_request))
+        return self.forget_flights(member)
+
+    def count_collecting(self) -> Counter[int]:
+        """How many fragments of each member are under way."""
+        return Counter(
+            flight.member.index
+            for flight in self._flights.values()
+            if isinstance(flight.request, Collect)
+        )
 
     def send_to_all(self, request: Step | StepWithPolicy) -> None:
         """Send one request to every worker: the hot path, encoded once."""
         header, now = encode(request), time.monotonic()
-        for member in self._roster.members:
+        for member in self._roster.staffed:
             flight = Flight(member, request, member.slots, now)
             self._flights[request.request, member.worker] = flight
             if not (member.joined and self._crew.push(member, header)):
@@ -137,9 +170,18 @@ class Exchange:
     def abandon(self) -> list[Flight]:
         """Take no notice of the replies to what was asked so far; give what was never sent."""
         never_sent = [flight for held in self._held_back.values() for flight, _ in held]
+        self._expect_late(self._flights.values())
         self._flights.clear()
         self._held_back.clear()
         return never_sent
+
+    def _expect_late(self, flights: Iterable[Flight]) -> None:
+        """These may still be answered, once each."""
+        for flight in flights:
+            key = flight.request.request, flight.member.worker
+            self._abandoned[key] = type(flight.request)
+        while len(self._abandoned) > _MOST_ABANDONED:
+            del self._abandoned[next(iter(self._abandoned))]
 
     def fail(self, error: BaseException) -> None:
         """Raise ``error`` when the caller next asks for errors."""
@@ -168,14 +210,24 @@ class Exchange:
         for worker, message, frames in inbox.take():
             try:
                 answer = self._arrived(worker, message, frames)
-            except ProtocolError as error:
-                yield from self._lose(worker, f"it broke the protocol: {error}")
+            except Exception as error:
+                yield from self._lose(worker, f"it broke the protocol: {ProtocolError.of(error)}")
                 continue
             if isinstance(answer, Ended):
                 yield from self._lose(worker, answer.reason)
             elif answer is not None:
                 yield answer
+        yield from self._leavers()
         yield from self._overdue()
+
+    def _leavers(self) -> Iterator[Loss]:
+        """Who had to leave, once it has answered; fragments can be collected again."""
+        for member in self._roster.members:
+            if member.leaving and not any(
+                flight.member is member and not isinstance(flight.request, Collect)
+                for flight in self._flights.values()
+            ):
+                yield Loss(member, member.leaving, self.forget_flights(member), "leaving")
 
     def _arrived(self, worker: str, message: Any, frames: list[Buffer]) -> Answer | Ended | None:
         member = self._roster.find(worker)
@@ -183,17 +235,23 @@ class Exchange:
             return None
         match message:
             case Stepped() | Returned() | Collected():
-                flight = self._flights.pop((message.request, worker), None)
+                flight = self._flight_of(message, worker)
                 # None: a late reply to something that was abandoned.
                 return Answer(flight, message, frames) if flight is not None else None
             case Raised():
                 self._take_error(member, message)
             case Warned(category=category, text=text):
-                self._warnings.append((f"{worker}: {text}", _warning_class(category)))
-            case Built(description=description):
-                self.description_by_member[member.index] = description
-            case LaidOut(error=error):
-                self._join(member, error)
+                if len(self._warnings) < _MOST_WARNINGS:
+                    said = f"{worker}: {text[:_LONGEST_WARNING]}"
+                    self._warnings.append((said, _warning_class(category)))
+            case Built(description=description, deal=deal):
+                if deal == member.deal:
+                    self.description_by_member[member.index] = description
+            case LaidOut(error=error, deal=deal):
+                if deal == member.deal:
+                    self._join(member, error)
+            case Leaving(reason=reason):
+                member.leaving = reason
             case Ended():
                 return message
             case ProtocolError():
@@ -202,15 +260,30 @@ class Exchange:
                 raise ProtocolError(f"a worker may not say {type(message).__name__}")
         return None
 
+    def _flight_of(self, reply: Reply | Raised, worker: str) -> Flight | None:
+        """What this answers; None if it was abandoned; ProtocolError if it was never asked."""
+        key = reply.request, worker
+        flight, asked = self._flights.get(key), self._abandoned.get(key)
+        if flight is not None:
+            asked = type(flight.request)
+        if asked is None:
+            raise ProtocolError(f"an answer to request {reply.request}, which is not open")
+        if type(reply) is not Raised and type(reply) is not _REPLY_TO.get(asked, Stepped):
+            raise ProtocolError(f"{type(reply).__name__} is no answer to {asked.__name__}")
+        self._abandoned.pop(key, None)
+        return self._flights.pop(key, None)
+
     def _take_error(self, member: Member, raised: Raised) -> None:
-        flight = self._flights.pop((raised.request, member.worker), None)
+        if not raised.request and member.joined:
+            raise ProtocolError(f"outside of any request it raised {raised.text:.1000}")
+        flight = self._flight_of(raised, member.worker) if raised.request else None
         error = rebuild(raised, self._crew.reception.whereabouts(member.worker))
         if flight is not None:
             self.fail(error)
         elif not raised.request:
             # It could not build its envs: nobody would answer for this place.
             self._roster.incomplete = f"{member.worker} could not build its envs: {error!r}"
-            self._forget_flights(member)
+            self.forget_flights(member)
             self.fail(error)
 
     def _join(self, member: Member, error: str) -> None:
@@ -235,7 +308,7 @@ class Exchange:
                 yield from self._lose(member.worker, reason)
             elif not member.joined and waited_s > limits.restart_timeout_s:
                 reason = f"not ready within restart_timeout_s={limits.restart_timeout_s:g}"
-                yield from self._lose(member.worker, reason)
+                yield Loss(member, reason, self.forget_flights(member), "absent")
 
     def lose_with(self, flight: Flight, reason: str) -> Loss:
         """The worker that gave a bad answer to ``flight`` is lost, and the flight with it."""
@@ -246,10 +319,12 @@ class Exchange:
         member = self._roster.find(worker)
         if member is None:
             return
-        yield Loss(member, reason, self._forget_flights(member))
+        yield Loss(member, reason, self.forget_flights(member))
 
-    def _forget_flights(self, member: Member) -> list[Flight]:
+    def forget_flights(self, member: Member) -> list[Flight]:
+        """Take no notice of what this member's worker still answers; give what it was asked."""
         flights = [flight for flight in self._flights.values() if flight.member is member]
+        self._expect_late(flights)
         for flight in flights:
             del self._flights[flight.request.request, member.worker]
         self._held_back.pop(member.index, None)

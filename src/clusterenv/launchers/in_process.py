@@ -32,8 +32,9 @@ class _Thread(threading.Thread):
 class InProcessLauncher:
     """Each worker is a thread of the head, over the same wire as any other worker."""
 
-    host = "127.0.0.1"
+    towards = "127.0.0.1"
     spawns_here = True
+    enrols = False
     shares_memory = False
     watch_every_s = 0.1
 

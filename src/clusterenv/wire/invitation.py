@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from clusterenv.errors import ProtocolError
+
+ENVIRONMENT_VARIABLE = "CLUSTERENV_INVITATION"
+"""Where a worker looks for its invitation before it reads standard input; read once, deleted."""
+TICKET = "applicant"
+"""The name in an invitation that is good for any place: the head says which."""
+
 
 class SharedDescriptors(msgspec.Struct, frozen=True):
     """Descriptors that a spawned worker inherits."""
@@ -32,6 +39,15 @@ class Invitation(msgspec.Struct, frozen=True):
         # Never the keys: a repr ends up in logs.
         return f"Invitation({self.worker} to {self.address})"
 
+    @property
+    def is_ticket(self) -> bool:
+        """Whether it only serves to ask the head for an invitation of one's own."""
+        return self.worker == TICKET
+
+    def at(self, address: str) -> Invitation:
+        """The same, to a head at another address."""
+        return msgspec.structs.replace(self, address=address)
+
     def to_bytes(self) -> bytes:
         """One line of text, fit for a pipe, a file or an environment variable."""
         return msgspec.json.encode(self)
@@ -39,4 +55,7 @@ class Invitation(msgspec.Struct, frozen=True):
     @staticmethod
     def from_bytes(data: bytes) -> Invitation:
         """Read what :meth:`to_bytes` wrote."""
-        return msgspec.json.decode(data, type=Invitation)
+        try:
+            return msgspec.json.decode(data, type=Invitation)
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(str(error)) from error

@@ -10,7 +10,7 @@ from typing import Union
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 4
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
@@ -43,7 +43,7 @@ class InFrameBuffer(Message):
 
 
 class Hello(Message):
-    """First words of a worker: who it is and what it runs."""
+    """First words of a worker, or of an applicant: who it is and what it runs."""
 
     protocol: int
     versions: dict[str, str]
@@ -57,20 +57,38 @@ class Built(Message):
     """The worker has built its envs; ``description`` packs spaces, metadata and render mode."""
 
     description: bytes
+    deal: int = 0
 
 
 class LaidOut(Message):
     """The worker is ready for work; ``error`` says why it could not map the arena."""
 
     error: str = ""
+    deal: int = 0
+
+
+class Leaving(Message):
+    """The worker will have to end soon, through no fault of its own; ``reason`` says why."""
+
+    reason: str
 
 
 # Head → worker: joining.
 
 
+class Enrol(Message):
+    """To an applicant: its own invitation, with which it is to come back."""
+
+    invitation: bytes
+
+    def __repr__(self) -> str:
+        # Never the keys in it: a repr ends up in logs.
+        return "Enrol(…)"
+
+
 class Build(Message):
-    """Build the envs of these slots. ``backend`` and ``sync_rule`` are pickled: head to worker is
-    the one direction in which pickle travels."""
+    """Build the envs of these slots, in place of what was built before. ``backend`` and
+    ``sync_rule`` are pickled: head to worker is the one direction in which pickle travels."""
 
     slots: tuple[int, ...]
     backend: bytes
@@ -78,6 +96,9 @@ class Build(Message):
     sync_rule: bytes
     search_path: tuple[str, ...] = ()
     trusted: bool = False
+    deal: int = 0
+    """Comes back with Built and LaidOut."""
+    working_directory: str = ""
 
 
 class Layout(Message):
@@ -143,6 +164,14 @@ class SetAttr(Message):
     values: bytes
 
 
+class Profile(Message):
+    """Time the worker's parts from now on, or no more; the answer has the seconds by name since
+    the last one."""
+
+    request: int
+    on: bool
+
+
 # Worker → head: results.
 
 
@@ -161,7 +190,8 @@ class Stepped(Reply):
 
 
 class Returned(Reply):
-    """Answer to Call, SetAttr and Evaluate; ``values`` packs one value per slot of the worker."""
+    """Answer to Call, SetAttr and Evaluate; ``values`` packs one value per slot of the worker.
+    To Profile: one value."""
 
     values: bytes
 
@@ -303,6 +333,8 @@ AnyMessage = Union[  # noqa: UP007 (msgspec reads this at run time)
     Hello,
     Built,
     LaidOut,
+    Leaving,
+    Enrol,
     Build,
     Layout,
     Refused,
@@ -311,6 +343,7 @@ AnyMessage = Union[  # noqa: UP007 (msgspec reads this at run time)
     Step,
     Call,
     SetAttr,
+    Profile,
     Stepped,
     Returned,
     Raised,

@@ -16,51 +16,66 @@ import sys
 import threading
 import time
 
-import zmq
-from zmq.utils.monitor import recv_monitor_message
-
+from clusterenv.wire.addresses import why_unreachable
+from clusterenv.wire.contact import Contact
 from clusterenv.wire.invitation import Invitation
 from clusterenv.worker.worker import Worker
 
 EXIT_HEAD_GONE = 71
 EXIT_HUNG = 72
 _TICK_S = 0.5
+# A silent head counts as gone after up to four fifths of the lease.
+_LEFT_OF_LEASE = 0.2
 
 
 class Lifeline(threading.Thread):
-    """Watches the head's end of our standard input, the connection, and the worker's progress."""
+    """Watches the head's end of our standard input, the connection, and the worker's progress.
 
-    def __init__(self, worker: Worker, invitation: Invitation) -> None:
+    Where standard input is not the head's, the connection alone says whether the head is there.
+    """
+
+    def __init__(self, worker: Worker, invitation: Invitation, watch_input: bool) -> None:
         super().__init__(name="lifeline", daemon=True)
-        _end_with_input()
+        self._watch_input = watch_input
         self._worker = worker
         self._invitation = invitation
         self._parent = os.getppid()
-        self._cut_off_since: float | None = time.monotonic()
+        self._in_contact_at = time.monotonic()
 
     def run(self) -> None:
         """Tick until something ends the process."""
         while True:
             faulthandler.dump_traceback_later(self._allowed_s() + _TICK_S, exit=True)
             self._wait_for_end_of_input(_TICK_S)
-            if os.getppid() != self._parent:
+            if self._watch_input and os.getppid() != self._parent:
                 self._end("the process that started this worker is gone", EXIT_HEAD_GONE)
             self._check_connection()
             self._check_progress()
 
     def _wait_for_end_of_input(self, seconds: float) -> None:
+        if not self._watch_input:
+            time.sleep(seconds)
+            return
         readable, _, _ = select.select([0], [], [], seconds)
         if readable and not os.read(0, 4096):
             self._end("the head is gone: standard input was closed", EXIT_HEAD_GONE)
 
     def _check_connection(self) -> None:
-        while self._worker.monitor.poll(0):
-            event = recv_monitor_message(self._worker.monitor)["event"]
-            connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-            self._cut_off_since = None if connected else time.monotonic()
-        lease_s = self._invitation.lease_s
-        if self._cut_off_since is not None and time.monotonic() - self._cut_off_since > lease_s:
-            self._end(f"no head for lease_s={lease_s:g}", EXIT_HEAD_GONE)
+        now, lease_s = time.monotonic(), self._invitation.lease_s
+        address = self._invitation.address
+        without_s = now - self._in_contact_at
+        match self._worker.socket.contact():
+            case Contact.THERE:
+                self._in_contact_at = now
+            case Contact.REFUSED:
+                reason = "another worker has its place, or the run is over"
+                self._end(f"the head at {address} refused its key: {reason}", EXIT_HEAD_GONE)
+            # It may just have been told to close, and is at it.
+            case Contact.BROKEN if without_s > _LEFT_OF_LEASE * lease_s:
+                self._end(f"the connection to the head at {address} broke", EXIT_HEAD_GONE)
+            case Contact.NOT_YET if without_s > lease_s:
+                reason = f"no head at {address} for lease_s={lease_s:g}"
+                self._end(f"{reason}: {why_unreachable(address)}", EXIT_HEAD_GONE)
 
     def _allowed_s(self) -> float:
         """How long the GIL may be held: as long as the worker may take for what it does now."""
@@ -87,12 +102,16 @@ class Lifeline(threading.Thread):
         os._exit(code)
 
 
-def _end_with_input() -> None:
+def end_with_input() -> None:
     """Let the kernel send SIGIO, which ends a process, when standard input closes."""
     if hasattr(os, "O_ASYNC"):
-        receiver = -os.getpgrp() if _leads_its_group() else os.getpid()
-        fcntl.fcntl(0, fcntl.F_SETOWN, receiver)
+        if not _leads_its_group():
+            # What an env starts is to end with this process, and nobody else.
+            os.setpgid(0, 0)
+        fcntl.fcntl(0, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([0], [], [], 0)[0] and not os.read(0, 1):
+        raise SystemExit(EXIT_HEAD_GONE)
 
 
 def _leads_its_group() -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import socket
-import sys
+import signal
 import threading
 import time
 import traceback
@@ -18,11 +16,11 @@ from typing import Any
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from clusterenv.stopwatch import Stopwatch
 from clusterenv.wire.channel import Channel, SharedChannel
 from clusterenv.wire.codec import Buffer, frame_of, header_of, read_array
 from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.messages import (
-    PROTOCOL_VERSION,
     Build,
     Built,
     Call,
@@ -30,10 +28,11 @@ from clusterenv.wire.messages import (
     Collect,
     Collected,
     Evaluate,
-    Hello,
     LaidOut,
     Layout,
+    Leaving,
     Message,
+    Profile,
     Raised,
     Refused,
     Reset,
@@ -44,15 +43,16 @@ from clusterenv.wire.messages import (
     Warned,
 )
 from clusterenv.wire.shared_memory import Arena, Mailbox
-from clusterenv.wire.shelf import neighbourhood
 from clusterenv.wire.spaces import leaves_of, rows_of, single_array_leaf, space_from_plain
 from clusterenv.wire.values import pack, unpack
-from clusterenv.wire.versions import versions
 from clusterenv.wire.zmq_channel import WorkerSocket
+from clusterenv.worker import profiling
 from clusterenv.worker.acting import Acting, Workplace
 from clusterenv.worker.description import check_autoreset_mode, describe_envs, describe_vector
+from clusterenv.worker.introduction import hello
 from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome, Rows
 from clusterenv.worker.stepper import EnvStepper, Stepper, UserCodeError
+from clusterenv.worker.surroundings import settle
 from clusterenv.worker.vector_stepper import VectorStepper
 
 _POLL_S = 1.0
@@ -67,12 +67,13 @@ class Worker:
         self._invitation = invitation
         self._channel = channel
         self._notes = notes
-        self.monitor = socket.monitor
+        self.socket = socket
         # When the current request, or the current step within it, must be over.
         self.deadline: float | None = None
         # Held while user code runs; in-process workers share one lock.
         self.turn: AbstractContextManager[Any] = nullcontext()
         self._closing = False
+        self._has_to_leave = ""
         self._trusted = False
         self._slots: tuple[int, ...] = ()
         self._stepper: Stepper | None = None
@@ -80,6 +81,7 @@ class Worker:
         self._arena: Arena | None = None
         self._build_message: Build | None = None
         self._acting: Acting | None = None
+        self._watch: Stopwatch | None = None
         self._backlog: deque[tuple[Message, list[Buffer]]] = deque()
         # Where the envs are, for a policy to go on from; None if only some of them were stepped.
         self._current: Outcome | None = None
@@ -97,7 +99,7 @@ class Worker:
 
     def run(self) -> None:
         """Work until the head says Close."""
-        self._channel.send(self._hello())
+        self._channel.send(hello())
         try:
             while not self._closing:
                 received = self._backlog.popleft() if self._backlog else self._channel.recv(_POLL_S)
@@ -106,16 +108,22 @@ class Worker:
                         self._expect_progress(isinstance(received[0], Build))
                         self._handle(*received)
                     self.deadline = None
+                if self._has_to_leave:
+                    self._channel.send(Leaving(self._has_to_leave))
+                    self._has_to_leave = ""
         finally:
-            if self._stepper is not None:
-                self._stepper.close()
-            if self._acting is not None:
-                self._acting.close()
+            self._tear_down()
 
-    def _hello(self) -> Hello:
-        return Hello(
-            PROTOCOL_VERSION, versions(), socket.gethostname(), os.getpid(), neighbourhood()
-        )
+    def _tear_down(self) -> None:
+        if self._stepper is not None:
+            self._stepper.close()
+        if self._acting is not None:
+            self._acting.close()
+        self._stepper = self._acting = self._current = None
+        if self._watch is not None:
+            # What it timed is gone, and a part of a run says nothing of the whole.
+            self._watch.stop()
+            self._watch = None
 
     def _expect_progress(self, building: bool = False) -> None:
         limits = self._invitation
@@ -150,10 +158,13 @@ class Worker:
                 self._step_with_policy(message)
             case Evaluate():
                 self._evaluate(message)
+            case Profile(request=request, on=on):
+                self._return(request, [self._profile(on)])
             case Build():
                 self._build(message)
             case Layout():
-                self._channel.send(LaidOut(self._lay_out(message)))
+                assert self._build_message is not None
+                self._channel.send(LaidOut(self._lay_out(message), self._build_message.deal))
             case Refused(reason=reason):
                 raise SystemExit(f"the head refused this worker: {reason}")
             case Close():
@@ -175,7 +186,8 @@ class Worker:
     # Joining.
 
     def _build(self, message: Build) -> None:
-        sys.path[:0] = [path for path in message.search_path if path not in sys.path]
+        settle(message)
+        self._tear_down()
         self._build_message = message
         self._trusted, self._slots = message.trusted, message.slots
         mode = AutoresetMode(message.autoreset_mode)
@@ -186,7 +198,8 @@ class Worker:
         else:
             description = describe_envs(built, self._trusted)
         self._stepper = self._stepper_for(built, mode)
-        self._channel.send(Built(pack(description, allow_pickle=self._trusted)))
+        packed = pack(description, allow_pickle=self._trusted)
+        self._channel.send(Built(packed, message.deal))
 
     def _build_envs(self) -> Any:
         assert self._build_message is not None
@@ -315,6 +328,12 @@ class Worker:
             raise RuntimeError("a policy can only act on envs that were reset together")
         return self._acting, self._current
 
+    def _profile(self, on: bool) -> dict[str, float]:
+        seconds = {} if self._watch is None else self._watch.stop()
+        envs, rows = self._envs, self._rows
+        self._watch = profiling.start(self._channel, envs, rows, self._acting) if on else None
+        return seconds
+
     # Trouble.
 
     def _report(
@@ -339,6 +358,16 @@ class Worker:
                 "" if action is None else _text(lambda: repr(action)),
             )
         )
+
+    def leave_on(self, *signals: signal.Signals) -> None:
+        """Ask the head to take the slots back when one of these arrives; it then says Close."""
+
+        def leave(number: int, _: Any) -> None:
+            name = signal.Signals(number).name
+            self._has_to_leave = f"its engine told it to leave ({name})"
+
+        for number in signals:
+            signal.signal(number, leave)
 
     def forward_warnings(self) -> None:
         """Show this process's warnings at the head as well."""

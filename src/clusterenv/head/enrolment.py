@@ -1,0 +1,57 @@
+"""Places for workers that come by themselves, with a ticket instead of an invitation."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from clusterenv.launchers.base import Order
+
+Enrol = Callable[[str, Order], None]
+
+
+class Enrolment:
+    """Brings vacancies and applicants together; whoever is left over waits as a spare.
+
+    Called by the I/O thread (applicants) and by the user's thread (vacancies).
+    """
+
+    def __init__(self, enrol: Enrol) -> None:
+        self._enrol = enrol
+        self._vacancies: deque[Order] = deque()
+        self._spares: deque[str] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def spares(self) -> list[str]:
+        """The applicants that wait for a place."""
+        return list(self._spares)
+
+    def open(self, order: Order) -> None:
+        """There is a place for the worker of this order."""
+        with self._lock:
+            self._vacancies.append(order)
+            self._match()
+
+    def withdraw(self, worker: str) -> None:
+        """The place of this worker, if it is still open, is no more."""
+        with self._lock:
+            self._vacancies = deque(o for o in self._vacancies if o.worker != worker)
+
+    def apply(self, applicant: str) -> None:
+        """Somebody has come with a ticket."""
+        with self._lock:
+            if applicant not in self._spares:
+                self._spares.append(applicant)
+            self._match()
+
+    def leave(self, applicant: str) -> None:
+        """An applicant's connection broke."""
+        with self._lock:
+            if applicant in self._spares:
+                self._spares.remove(applicant)
+
+    def _match(self) -> None:
+        while self._vacancies and self._spares:
+            self._enrol(self._spares.popleft(), self._vacancies.popleft())
