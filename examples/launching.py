@@ -7,8 +7,9 @@ from typing import Literal
 from clusterenv.launchers.base import Launcher
 from clusterenv.launchers.in_process import InProcessLauncher
 from clusterenv.launchers.local import LocalLauncher
+from clusterenv.launchers.slurm import SlurmLauncher
 
-LauncherName = Literal["local", "in-process"]
+LauncherName = Literal["local", "in-process", "slurm"]
 
 
 def make_launcher(name: LauncherName) -> Launcher:
@@ -18,3 +19,5 @@ def make_launcher(name: LauncherName) -> Launcher:
             return LocalLauncher()
         case "in-process":
             return InProcessLauncher()
+        case "slurm":
+            return SlurmLauncher()

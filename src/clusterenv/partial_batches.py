@@ -18,9 +18,9 @@ class PartialBatches:
     def __init__(self, head: Head, batch_size: int, steps_together: bool) -> None:
         self._head, self._batch_size = head, batch_size
         self._received: set[int] = set()
-        sizes = {len(member.slots) for member in head.roster.members}
+        sizes = {len(member.slots) for member in head.roster.staffed}
         # A worker works on one part of its slots while the user computes actions for another.
-        self._chunk_size = -(-batch_size // len(head.roster.members))
+        self._chunk_size = -(-batch_size // len(head.roster.staffed))
         if steps_together and batch_size < head.num_envs:
             self._chunk_size = max(sizes)
             if len(sizes) > 1 or batch_size % self._chunk_size:

@@ -128,7 +128,7 @@ def test_a_request_for_a_replacement_waits_until_it_has_joined(make_exchange):
     call = Call(exchange.new_request(), "render", b"")
     exchange.send(Flight(member, call, member.slots))
     assert crew.sent == []
-    crew.inbox.put("worker-0.1", LaidOut())
+    crew.inbox.put("worker-0.1", LaidOut(deal=member.deal))
     list(exchange.pump(0))
     assert crew.sent == [("worker-0.1", call)]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterenv.head.roster import RESTART_WINDOW_S, Roster, restart_seed
+from clusterenv.head.roster import RESTART_WINDOW_S, Roster, restart_seed, shares
 
 crews = st.integers(1, 300).flatmap(
     lambda num_envs: st.tuples(st.just(num_envs), st.integers(1, num_envs))
@@ -162,3 +162,54 @@ def test_any_run_seed_gives_a_seed_that_gymnasium_takes(run_seed):
     seed = restart_seed(run_seed, 3, 1)
     assert type(seed) is int
     assert 0 <= seed < 2**32
+
+
+# Dealing.
+
+
+weights = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=20)
+
+
+@given(weights, st.integers(0, 200))
+def test_shares_are_whole_add_up_and_follow_the_weights(weights, more):
+    total = len(weights) + more
+    parts = shares(total, weights)
+    assert sum(parts) == total
+    assert min(parts) >= 1
+    for part, weight in zip(parts, weights, strict=True):
+        assert abs(part - 1 - more * weight / sum(weights)) <= 1
+
+
+def test_absent_members_own_nothing_and_the_others_everything():
+    roster = Roster(7, 3, 3)
+    changed = roster.deal([roster.members[0], roster.members[2]])
+    assert [member.slots for member in roster.members] == [(0, 1, 2, 3), (), (4, 5, 6)]
+    assert [member.index for member in roster.staffed] == [0, 2]
+    assert changed == roster.members
+    assert roster.owner_of(4) is roster.members[2]
+
+
+def test_members_whose_slots_stay_are_left_alone():
+    roster = Roster(6, 3, 3)
+    assert roster.deal(roster.members) == []
+    changed = roster.deal(roster.members, [1.0, 1.0, 4.0])
+    assert [member.slots for member in roster.members] == [(0, 1), (2,), (3, 4, 5)]
+    assert changed == roster.members[1:]
+    assert roster.deal(roster.members, [1.0, 1.0, 4.0]) == []
+
+
+def test_a_slot_never_starts_over_with_the_same_seed():
+    roster = Roster(4, 2, 3)
+    seeds = [roster.next_seed(1, 3) for _ in range(100)]
+    assert len(set(seeds)) == 100
+    assert seeds[0] == restart_seed(1, 3, 1)
+
+
+def test_a_run_can_do_without_a_worker_while_min_workers_are_left():
+    roster = Roster(6, 3, 3, min_workers=2)
+    for member in roster.members:
+        member.joined = True
+    assert roster.can_do_without(roster.members[0])
+    roster.members[1].joined = False
+    assert not roster.can_do_without(roster.members[0])
+    assert roster.can_do_without(roster.members[1])

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -28,6 +28,7 @@ from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, encode
 from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
 from clusterenv.wire.messages import Build, Close, Enrol, Hello, Message, Pull, Pulled, Refused
+from clusterenv.wire.parcels import Packer
 from clusterenv.wire.shared_memory import AVAILABLE, Mailbox
 from clusterenv.wire.zmq_channel import HeadSocket
 
@@ -83,17 +84,20 @@ class Crew:
         shared_memory: bool,
         encoding: str,
         reach: Reach,
+        build_for: Callable[[Member], Build | None],
+        packer: Packer,
     ) -> None:
         self._launcher, self._roster, self.limits = launcher, roster, limits
+        self._build_for = build_for
         self.shares_memory = shared_memory and launcher.shares_memory and AVAILABLE
         self.inbox = Inbox(may_spin=self.shares_memory and cores() > len(roster.members))
         self.reception = Reception()
         self.ledger = Ledger()
-        self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of)
+        self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of, packer)
         self._guard = Guard(newest=lambda: self.publisher.version)
         self._lines: dict[int, _Line] = {}
-        self._builds: dict[int, Build] = {}
         self._ticket: bytes = b""
+        self.turned_away = ""
         self._refusals: set[str] = set()
         self._enrolment = Enrolment(self._enrol)
         self.watch = Watch(launcher, self.inbox)
@@ -116,8 +120,11 @@ class Crew:
             return self._receive_applicant(worker, message)
         if isinstance(message, Hello):
             self.watch.arrived(worker)
+            # First, so that the obituary can say which host it was on.
+            replies = self.reception.answer(worker, message)
             if refusal := self.reception.refusal(message):
                 self.inbox.put(worker, Ended(f"the head refused it: {refusal}"))
+            return replies
         if isinstance(message, Pull):
             return self.publisher.answer(worker, message)
         if isinstance(message, Pulled):
@@ -132,7 +139,8 @@ class Crew:
         if not isinstance(message, Hello):
             return ()
         if refusal := self.reception.refusal(message):
-            self._tell_refusal(f"refused a worker on {message.host}: {refusal}")
+            self.turned_away = f"\nThe head refused a worker on host {message.host}: {refusal}"
+            self._tell_refusal(f"refused a worker on host {message.host}: {refusal}")
             return [(Refused(refusal), ())]
         self._enrolment.apply(applicant)
         return ()
@@ -156,9 +164,8 @@ class Crew:
     def _create_arena_fd(self) -> int | None:
         return os.memfd_create("clusterenv-arena", os.MFD_CLOEXEC) if self.shares_memory else None
 
-    def start(self, builds: dict[int, Build]) -> None:
-        """Start every worker; ``builds`` says what each member's worker is to build."""
-        self._builds = builds
+    def start(self) -> None:
+        """Start every worker."""
         if self.shares_memory:
             self._open_lines()
         self._start([self._order(member) for member in self._roster.members])
@@ -206,7 +213,7 @@ class Crew:
                 doorbell=line.doorbell.fd,
                 head_bell=self.inbox.bell.fd,
             )
-        self.reception.expect(worker, self._builds[member.index])
+        self.reception.expect(worker, self._build_for(member))
         fds = () if shared is None else msgspec.structs.astuple(shared)
         return Order(worker, self._invite(worker, shared).to_bytes(), fds)
 
@@ -219,6 +226,12 @@ class Crew:
             startup_timeout_s=limits.startup_timeout_s,
             shared=shared,
         )
+
+    def reassign(self, member: Member) -> None:
+        """The member's slots have changed: have its worker build them, now or when it comes."""
+        build = self._build_for(member)
+        if self.reception.expect(member.worker, build) and build is not None:
+            self.io.send(member.worker, build)
 
     def send(self, member: Member, message: Message, frames: Sequence[Buffer] = ()) -> None:
         """Send to a member's worker, through its mailbox where that is possible."""
@@ -247,6 +260,20 @@ class Crew:
         who = self.reception.whereabouts(member.worker)
         return f"{who} was lost: {reason}{doing}{self.log_tail(member)}"
 
+    def whereabouts(self, member: Member) -> str:
+        """A member's worker: its host and process, or what its engine says about it."""
+        known = self.reception.whereabouts(member.worker)
+        if known != member.worker:
+            return known
+        status = self.watch.status.get(member.worker)
+        engine = f"; {status.reason}" if status and status.reason else ""
+        return f"{known} (has not reached {self.address}{engine})"
+
+    @property
+    def address(self) -> str:
+        """Where workers reach the head."""
+        return self._socket.address
+
     def log_tail(self, member: Member) -> str:
         """The end of the worker's log, headed, or nothing."""
         log = self._launcher.logs(member.worker).strip()
@@ -258,11 +285,10 @@ class Crew:
         self.dismiss(member)
         restarts = len(member.restarts)
         if counts and not self._roster.may_restart(member, time.monotonic()):
-            self._roster.incomplete = (
+            raise WorkerLostError(
                 f"{obituary}\nIt was replaced {restarts} times within a minute already, which is "
                 "max_restarts_per_minute; mend the env, or raise that limit"
             )
-            raise WorkerLostError(self._roster.incomplete)
         self._roster.replace(member)
         self._start([self._order(member)])
 

@@ -6,9 +6,10 @@ import builtins
 import math
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from clusterenv.errors import ProtocolError, WorkerLostError
 from clusterenv.head.crew import Crew, Limits
@@ -82,8 +83,9 @@ class Loss:
     member: Member
     reason: str
     flights: Sequence[Flight]
-    is_orderly: bool = False
-    """The worker said that it had to leave: nobody is to blame."""
+    kind: Literal["lost", "leaving", "absent"] = "lost"
+    """Leaving: it said that it had to, and nobody is to blame. Absent: a replacement that was
+    started and has not come yet."""
 
 
 class Exchange:
@@ -130,14 +132,27 @@ class Exchange:
         """Forget the fragments that are under way; workers do not begin with others."""
         never_sent = self.abandon()
         for member in self._roster.members:
-            if member.joined:
-                self._crew.send(member, Cancel(self._last_request))
+            self.cancel(member)
         return never_sent
+
+    def cancel(self, member: Member) -> list[Flight]:
+        """Forget what a member's worker is doing, and do not let it begin with other fragments."""
+        if self._crew.reception.is_here(member.worker):
+            self._crew.send(member, Cancel(self._last_request))
+        return self.forget_flights(member)
+
+    def count_collecting(self) -> Counter[int]:
+        """How many fragments of each member are under way."""
+        return Counter(
+            flight.member.index
+            for flight in self._flights.values()
+            if isinstance(flight.request, Collect)
+        )
 
     def send_to_all(self, request: Step | StepWithPolicy) -> None:
         """Send one request to every worker: the hot path, encoded once."""
         header, now = encode(request), time.monotonic()
-        for member in self._roster.members:
+        for member in self._roster.staffed:
             flight = Flight(member, request, member.slots, now)
             self._flights[request.request, member.worker] = flight
             if not (member.joined and self._crew.push(member, header)):
@@ -211,7 +226,7 @@ class Exchange:
                 flight.member is member and not isinstance(flight.request, Collect)
                 for flight in self._flights.values()
             ):
-                yield Loss(member, member.leaving, self._forget_flights(member), is_orderly=True)
+                yield Loss(member, member.leaving, self.forget_flights(member), "leaving")
 
     def _arrived(self, worker: str, message: Any, frames: list[Buffer]) -> Answer | Ended | None:
         member = self._roster.find(worker)
@@ -228,10 +243,12 @@ class Exchange:
                 if len(self._warnings) < _MOST_WARNINGS:
                     said = f"{worker}: {text[:_LONGEST_WARNING]}"
                     self._warnings.append((said, _warning_class(category)))
-            case Built(description=description):
-                self.description_by_member[member.index] = description
-            case LaidOut(error=error):
-                self._join(member, error)
+            case Built(description=description, deal=deal):
+                if deal == member.deal:
+                    self.description_by_member[member.index] = description
+            case LaidOut(error=error, deal=deal):
+                if deal == member.deal:
+                    self._join(member, error)
             case Leaving(reason=reason):
                 member.leaving = reason
             case Ended():
@@ -265,7 +282,7 @@ class Exchange:
         elif not raised.request:
             # It could not build its envs: nobody would answer for this place.
             self._roster.incomplete = f"{member.worker} could not build its envs: {error!r}"
-            self._forget_flights(member)
+            self.forget_flights(member)
             self.fail(error)
 
     def _join(self, member: Member, error: str) -> None:
@@ -290,7 +307,7 @@ class Exchange:
                 yield from self._lose(member.worker, reason)
             elif not member.joined and waited_s > limits.restart_timeout_s:
                 reason = f"not ready within restart_timeout_s={limits.restart_timeout_s:g}"
-                yield from self._lose(member.worker, reason)
+                yield Loss(member, reason, self.forget_flights(member), "absent")
 
     def lose_with(self, flight: Flight, reason: str) -> Loss:
         """The worker that gave a bad answer to ``flight`` is lost, and the flight with it."""
@@ -301,9 +318,10 @@ class Exchange:
         member = self._roster.find(worker)
         if member is None:
             return
-        yield Loss(member, reason, self._forget_flights(member))
+        yield Loss(member, reason, self.forget_flights(member))
 
-    def _forget_flights(self, member: Member) -> list[Flight]:
+    def forget_flights(self, member: Member) -> list[Flight]:
+        """Take no notice of what this member's worker still answers; give what it was asked."""
         flights = [flight for flight in self._flights.values() if flight.member is member]
         self._expect_late(flights)
         for flight in flights:

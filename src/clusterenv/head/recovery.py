@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 
+import msgspec
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.errors import WorkerLostError
 from clusterenv.head.batch import Batch
 from clusterenv.head.crew import Crew
 from clusterenv.head.exchange import Exchange, Flight, Loss
-from clusterenv.head.roster import Roster, restart_seed
-from clusterenv.wire.messages import Collect, Reset, Step, StepWithPolicy
-from clusterenv.wire.values import pack
+from clusterenv.head.roster import Member, Roster
+from clusterenv.head.staffing import Staffing
+from clusterenv.wire.messages import (
+    Call,
+    Collect,
+    Evaluate,
+    Reset,
+    SetAttr,
+    Step,
+    StepWithPolicy,
+)
+from clusterenv.wire.values import pack, unpack
+
+_log = logging.getLogger("clusterenv")
 
 
 class Recovery:
@@ -27,11 +40,13 @@ class Recovery:
         crew: Crew,
         roster: Roster,
         exchange: Exchange,
+        staffing: Staffing,
         batch: Batch,
         autoreset_mode: AutoresetMode,
         ready: list[int],
     ) -> None:
         self._crew, self._roster, self._exchange = crew, roster, exchange
+        self._staffing = staffing
         self._batch, self._mode, self._ready = batch, autoreset_mode, ready
         self._unreported: set[int] = set()
         self._to_restart: set[int] = set()
@@ -52,32 +67,68 @@ class Recovery:
         """The reset of these slots was abandoned before their worker was there."""
         self._to_restart.update(slots)
 
-    def lost(self, loss: Loss) -> None:
-        """Replace the worker, and answer for it."""
+    def moved(self, slots: Iterable[int]) -> None:
+        """The envs of these slots are gone, since the slots were dealt to other workers."""
+        self._unreported.update(set(slots) - self._to_restart)
+
+    def lost(self, loss: Loss) -> Sequence[Flight]:
+        """Replace the worker, or do without it, and answer for it.
+
+        Returns:
+            The requests to collect that have to be made again.
+        """
+        member = loss.member
+        if loss.kind == "absent" and self._roster.can_do_without(member):
+            return self._do_without(member, loss.flights)
         try:
-            self._crew.replace(loss.member, loss.reason, counts=not loss.is_orderly)
+            self._crew.replace(member, loss.reason, counts=loss.kind != "leaving")
         except WorkerLostError as error:
+            if self._roster.can_do_without(member):
+                _log.warning("%s; its slots go to the other workers", error)
+                return self._do_without(member, loss.flights)
+            self._roster.incomplete = str(error)
             self._exchange.fail(error)
-            return
-        steps = [f for f in loss.flights if isinstance(f.request, Step | StepWithPolicy)]
-        resets = [flight for flight in loss.flights if isinstance(flight.request, Reset)]
-        rollouts = [flight for flight in loss.flights if isinstance(flight.request, Collect)]
-        starting_over = {slot for flight in resets + rollouts for slot in flight.slots}
-        self._unreported.update(set(loss.member.slots) - starting_over - self._to_restart)
-        for flight in resets:
-            self._exchange.send(flight)
-        if rollouts:
-            self._restart(rollouts[0].slots, reports_loss=False)
-        for flight in rollouts:
-            self._exchange.send(flight)
-        self._report(sorted(slot for flight in steps for slot in flight.slots))
-        if len(steps) + len(resets) + len(rollouts) < len(loss.flights):
+            return ()
+        self._start_over(member.slots, loss.flights)
+        if any(isinstance(flight.request, Call | SetAttr | Evaluate) for flight in loss.flights):
             self._exchange.fail(
                 WorkerLostError(
-                    f"{self._roster.members[loss.member.index].worker} replaces a worker that was "
-                    f"lost during this call ({loss.reason}): call it again"
+                    f"{member.worker} replaces a worker that was lost during this call "
+                    f"({loss.reason}): call it again"
                 )
             )
+        return _collects(loss.flights)
+
+    def _do_without(self, absent: Member, flights: Sequence[Flight]) -> Sequence[Flight]:
+        slots, voided = self._staffing.deal(self._roster.others(absent))
+        self._start_over(slots, [*flights, *voided])
+        return _collects([*flights, *voided])
+
+    def _start_over(self, slots: Sequence[int], flights: Sequence[Flight]) -> None:
+        """Repeat the resets among these flights; report the steps, now or with the next step."""
+        starting_over = {
+            slot
+            for flight in flights
+            if isinstance(flight.request, Reset | Collect)
+            for slot in flight.slots
+        }
+        self.moved(set(slots) - starting_over)
+        # Whoever collects again asks for a new start first.
+        self._to_restart.update(slot for flight in _collects(flights) for slot in flight.slots)
+        for flight in flights:
+            if isinstance(flight.request, Reset):
+                self._reset_again(flight)
+        steps = [f for f in flights if isinstance(f.request, Step | StepWithPolicy)]
+        self._report(sorted(slot for flight in steps for slot in flight.slots))
+
+    def _reset_again(self, flight: Flight) -> None:
+        reset = flight.request
+        assert isinstance(reset, Reset)
+        seeds = unpack(reset.seeds, allow_pickle=False) if reset.seeds else []
+        for member, group, part in self._roster.split_by_member(flight.slots):
+            own = pack(seeds[part], allow_pickle=False) if seeds else b""
+            again = msgspec.structs.replace(reset, slots=group, seeds=own)
+            self._exchange.send(Flight(member, again, group, reports_loss=flight.reports_loss))
 
     def restart_lost(self, slots: Sequence[int]) -> None:
         """A policy is going to act in these slots: reset those that were lost meanwhile."""
@@ -120,6 +171,10 @@ class Recovery:
         self._to_restart.difference_update(slots)
         request = self._exchange.new_request()
         for member, group, _ in self._roster.split_by_member(slots):
-            seeds = [restart_seed(self._seed, slot, member.incarnation) for slot in group]
+            seeds = [self._roster.next_seed(self._seed, slot) for slot in group]
             reset = Reset(request, group, seeds[0], pack(seeds, allow_pickle=False))
             self._exchange.send(Flight(member, reset, group, reports_loss=reports_loss))
+
+
+def _collects(flights: Sequence[Flight]) -> Sequence[Flight]:
+    return [flight for flight in flights if isinstance(flight.request, Collect)]

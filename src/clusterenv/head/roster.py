@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,26 +22,62 @@ class Member:
     worker: str
     """The name of the worker that holds this place now."""
     incarnation: int = 0
+    deal: int = 0
+    """How often its slots were dealt anew; what a worker built for an earlier deal is void."""
     joined: bool = False
     leaving: str = ""
     """Why its worker will have to end soon, if it has said so."""
+    gone: bool = False
+    """Its worker was lost at the start, and nobody came in its place."""
     restarts: deque[float] = field(default_factory=deque)
+    rows: int = 0
+    """Rows that came back from this place so far: steps and resets of single slots."""
 
 
 class Roster:
     """Who owns which slots. Decides; opens nothing."""
 
-    def __init__(self, num_envs: int, num_workers: int, max_restarts_per_minute: int) -> None:
-        blocks = np.array_split(np.arange(num_envs), num_workers)
-        self.members = [
-            Member(index, tuple(int(slot) for slot in block), f"worker-{index}.0")
-            for index, block in enumerate(blocks)
-        ]
+    def __init__(
+        self,
+        num_envs: int,
+        num_workers: int,
+        max_restarts_per_minute: int,
+        min_workers: int | None = None,
+    ) -> None:
+        self.num_envs = num_envs
+        self.members = [Member(index, (), f"worker-{index}.0") for index in range(num_workers)]
+        self.staffed: list[Member] = []
+        """The members that own slots, in the order of these."""
+        self.min_workers = num_workers if min_workers is None else min_workers
         self.incomplete = ""
         """Why a place stays empty for good, if one does."""
         self._max_restarts = max_restarts_per_minute
         self._member_by_worker = {member.worker: member for member in self.members}
-        self._member_by_slot = {slot: m for m in self.members for slot in m.slots}
+        self._member_by_slot: list[Member] = []
+        self._incarnations = [0] * num_envs
+        self.deal(self.members)
+
+    def deal(self, present: Sequence[Member], speeds: Sequence[float] = ()) -> list[Member]:
+        """Deal all slots to these members, evenly or by speed; give those whose slots change."""
+        sizes = shares(self.num_envs, speeds or [1.0] * len(present))
+        ends = list(itertools.accumulate(sizes, initial=0))
+        blocks = {m.index: tuple(range(*ends[i : i + 2])) for i, m in enumerate(present)}
+        changed = [m for m in self.members if m.slots != blocks.get(m.index, ())]
+        for member in changed:
+            member.slots = blocks.get(member.index, ())
+            member.deal += 1
+            member.joined = False
+        self.staffed = [member for member in self.members if member.slots]
+        self._member_by_slot = [member for member in self.staffed for _ in member.slots]
+        return changed
+
+    def can_do_without(self, absent: Member) -> bool:
+        """Whether enough other workers are there to own all slots."""
+        return len(self.others(absent)) >= max(1, self.min_workers)
+
+    def others(self, absent: Member) -> list[Member]:
+        """The members whose workers are there, but for this one."""
+        return [member for member in self.members if member.joined and member is not absent]
 
     def owner_of(self, slot: int) -> Member:
         """The place that owns ``slot``."""
@@ -58,6 +95,11 @@ class Roster:
             return False
         member.restarts.append(now)
         return True
+
+    def next_seed(self, run_seed: int, slot: int) -> int:
+        """The seed with which this slot starts over, another each time."""
+        self._incarnations[slot] += 1
+        return restart_seed(run_seed, slot, self._incarnations[slot])
 
     def replace(self, member: Member) -> None:
         """Make room for a new worker in this place."""
@@ -82,3 +124,15 @@ class Roster:
 def restart_seed(run_seed: int, slot: int, incarnation: int) -> int:
     """The seed of a slot that starts over under a replacement."""
     return int(np.random.SeedSequence((run_seed, slot, incarnation)).generate_state(1)[0])
+
+
+def shares(total: int, weights: Sequence[float]) -> list[int]:
+    """``total`` in whole parts in proportion to ``weights``, each at least 1."""
+    spare = total - len(weights)
+    quotas = [spare * weight / sum(weights) for weight in weights]
+    parts = [int(quota) for quota in quotas]
+    # What is left goes to the largest remainders, the first ones of equals.
+    by_remainder = sorted(range(len(weights)), key=lambda i: parts[i] - quotas[i])
+    for i in by_remainder[: spare - sum(parts)]:
+        parts[i] += 1
+    return [1 + part for part in parts]

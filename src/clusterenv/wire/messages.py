@@ -57,12 +57,14 @@ class Built(Message):
     """The worker has built its envs; ``description`` packs spaces, metadata and render mode."""
 
     description: bytes
+    deal: int = 0
 
 
 class LaidOut(Message):
     """The worker is ready for work; ``error`` says why it could not map the arena."""
 
     error: str = ""
+    deal: int = 0
 
 
 class Leaving(Message):
@@ -85,8 +87,8 @@ class Enrol(Message):
 
 
 class Build(Message):
-    """Build the envs of these slots. ``backend`` and ``sync_rule`` are pickled: head to worker is
-    the one direction in which pickle travels."""
+    """Build the envs of these slots, in place of what was built before. ``backend`` and
+    ``sync_rule`` are pickled: head to worker is the one direction in which pickle travels."""
 
     slots: tuple[int, ...]
     backend: bytes
@@ -94,6 +96,9 @@ class Build(Message):
     sync_rule: bytes
     search_path: tuple[str, ...] = ()
     trusted: bool = False
+    deal: int = 0
+    """Comes back with Built and LaidOut."""
+    working_directory: str = ""
 
 
 class Layout(Message):

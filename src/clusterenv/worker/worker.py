@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -50,6 +49,7 @@ from clusterenv.worker.description import check_autoreset_mode, describe_envs, d
 from clusterenv.worker.introduction import hello
 from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome, Rows
 from clusterenv.worker.stepper import EnvStepper, Stepper, UserCodeError
+from clusterenv.worker.surroundings import settle
 from clusterenv.worker.vector_stepper import VectorStepper
 
 _POLL_S = 1.0
@@ -108,10 +108,14 @@ class Worker:
                     self._channel.send(Leaving(self._has_to_leave))
                     self._has_to_leave = ""
         finally:
-            if self._stepper is not None:
-                self._stepper.close()
-            if self._acting is not None:
-                self._acting.close()
+            self._tear_down()
+
+    def _tear_down(self) -> None:
+        if self._stepper is not None:
+            self._stepper.close()
+        if self._acting is not None:
+            self._acting.close()
+        self._stepper = self._acting = self._current = None
 
     def _expect_progress(self, building: bool = False) -> None:
         limits = self._invitation
@@ -149,7 +153,8 @@ class Worker:
             case Build():
                 self._build(message)
             case Layout():
-                self._channel.send(LaidOut(self._lay_out(message)))
+                assert self._build_message is not None
+                self._channel.send(LaidOut(self._lay_out(message), self._build_message.deal))
             case Refused(reason=reason):
                 raise SystemExit(f"the head refused this worker: {reason}")
             case Close():
@@ -171,7 +176,8 @@ class Worker:
     # Joining.
 
     def _build(self, message: Build) -> None:
-        sys.path[:0] = [path for path in message.search_path if path not in sys.path]
+        settle(message)
+        self._tear_down()
         self._build_message = message
         self._trusted, self._slots = message.trusted, message.slots
         mode = AutoresetMode(message.autoreset_mode)
@@ -182,7 +188,8 @@ class Worker:
         else:
             description = describe_envs(built, self._trusted)
         self._stepper = self._stepper_for(built, mode)
-        self._channel.send(Built(pack(description, allow_pickle=self._trusted)))
+        packed = pack(description, allow_pickle=self._trusted)
+        self._channel.send(Built(packed, message.deal))
 
     def _build_envs(self) -> Any:
         assert self._build_message is not None
