@@ -14,6 +14,7 @@ import msgspec
 
 from clusterenv.errors import WorkerLostError
 from clusterenv.head.enrolment import Enrolment
+from clusterenv.head.guard import Guard
 from clusterenv.head.inbox import Inbox
 from clusterenv.head.io_thread import IoThread
 from clusterenv.head.publisher import Publisher
@@ -32,7 +33,7 @@ from clusterenv.wire.shared_memory import AVAILABLE, Mailbox
 from clusterenv.wire.zmq_channel import HeadSocket
 
 _log = logging.getLogger("clusterenv")
-_MAX_MESSAGE_BYTES = 1 << 30
+_MOST_REFUSALS = 20
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,11 @@ class Crew:
         self.reception = Reception()
         self.ledger = Ledger()
         self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of, packer)
+        self._guard = Guard(newest=lambda: self.publisher.version)
         self._lines: dict[int, _Line] = {}
         self._ticket: bytes = b""
         self.turned_away = ""
+        self._refusals: set[str] = set()
         self._enrolment = Enrolment(self._enrol)
         self.watch = Watch(launcher, self.inbox)
         with ExitStack() as undo:
@@ -103,12 +106,7 @@ class Crew:
             self.arena_fd = self._create_arena_fd()
             if self.arena_fd is not None:
                 undo.callback(os.close, self.arena_fd)
-            self._socket = HeadSocket(
-                reach,
-                launcher.towards,
-                lease_s=limits.lease_s,
-                max_message_bytes=_MAX_MESSAGE_BYTES,
-            )
+            self._socket = HeadSocket(reach, launcher.towards, lease_s=limits.lease_s)
             self.io = IoThread(
                 self._socket, self.inbox, self._answer_at_once, self._disconnected, self.ledger
             )
@@ -117,6 +115,7 @@ class Crew:
 
     def _answer_at_once(self, worker: str, message: Message) -> Replies | None:
         """On the I/O thread: joins and pulls are served while the user's thread computes."""
+        self._guard.check(worker, message)
         if worker.startswith(TICKET):
             return self._receive_applicant(worker, message)
         if isinstance(message, Hello):
@@ -141,10 +140,15 @@ class Crew:
             return ()
         if refusal := self.reception.refusal(message):
             self.turned_away = f"\nThe head refused a worker on host {message.host}: {refusal}"
-            _log.warning("refused a worker on host %s: %s", message.host, refusal)
+            self._tell_refusal(f"refused a worker on host {message.host}: {refusal}")
             return [(Refused(refusal), ())]
         self._enrolment.apply(applicant)
         return ()
+
+    def _tell_refusal(self, text: str) -> None:
+        if text not in self._refusals and len(self._refusals) < _MOST_REFUSALS:
+            self._refusals.add(text)
+            _log.warning(text)
 
     def _enrol(self, applicant: str, order: Order) -> None:
         self.watch.expect_within(order.worker, self.limits.lease_s)
@@ -153,6 +157,7 @@ class Crew:
     def _disconnected(self, worker: str) -> None:
         if worker.startswith(TICKET):
             self._enrolment.leave(worker)
+            self._guard.forget(worker)
         else:
             self.watch.connection_broke(worker)
 
@@ -290,10 +295,14 @@ class Crew:
     def dismiss(self, member: Member) -> None:
         """End a member's worker at once and forget it."""
         worker = member.worker
+        if self._launcher.enrols:
+            # Nobody else can end it.
+            self.io.send(worker, Close())
         self._socket.revoke(worker)
         self._enrolment.withdraw(worker)
         self._launcher.stop([worker])
         self.reception.forget(worker)
+        self._guard.forget(worker)
         self.publisher.forget(worker)
         self.inbox.forget(worker)
 

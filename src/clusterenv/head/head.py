@@ -23,6 +23,7 @@ from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.exchange import Exchange, Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
+from clusterenv.head.scrutiny import Scrutiny, read_description
 from clusterenv.head.snapshot import snapshot
 from clusterenv.head.staffing import Blueprint, Staffing
 from clusterenv.head.surveyor import Surveyor
@@ -131,11 +132,15 @@ class Head:
     @property
     def descriptions(self) -> list[tuple[Member, dict[str, Any]]]:
         """What each worker says about its envs, in slot order."""
-        by_member = self._exchange.description_by_member
-        return [
-            (member, unpack(by_member[member.index], allow_pickle=self._trusted))
-            for member in self.roster.staffed
-        ]
+        return [(member, self._description(member)) for member in self.roster.staffed]
+
+    def _description(self, member: Member) -> dict[str, Any]:
+        data = self._exchange.description_by_member[member.index]
+        try:
+            return read_description(data, len(member.slots), self._trusted)
+        except ProtocolError as error:
+            obituary = self.crew.obituary(member, f"it broke the protocol: {error}")
+            raise StartupError(obituary) from error
 
     def _gather(self) -> None:
         """Wait for all workers, or for ``min_workers`` if no others come soon after these."""
@@ -174,7 +179,8 @@ class Head:
             self._mode,
             self.ready,
         )
-        self.collector.agree(self._recovery, self.batch)
+        scrutiny = Scrutiny(observation_space, action_space)
+        self.collector.agree(self._recovery, self.batch, scrutiny)
 
     def _map_arena(self, leaves: Sequence[Leaf]) -> Arena | None:
         fd = self.crew.arena_fd
@@ -347,10 +353,9 @@ class Head:
                 continue
             try:
                 self._take(event.flight, event.reply, event.frames)
-            except ProtocolError as error:
-                self._lost(
-                    self._exchange.lose_with(event.flight, f"it broke the protocol: {error}")
-                )
+            except Exception as error:  # whatever a worker sends must not reach the user's code
+                reason = f"it broke the protocol: {ProtocolError.of(error)}"
+                self._lost(self._exchange.lose_with(event.flight, reason))
 
     def _lost(self, loss: Loss) -> None:
         if self._recovery is None:
@@ -379,6 +384,9 @@ class Head:
                 self.collector.take(flight, reply, frames)
             case Returned():
                 values = unpack(reply.values, allow_pickle=self._trusted)
+                count = 0 if isinstance(flight.request, SetAttr) else len(flight.slots)
+                if not isinstance(values, list) or len(values) != count:
+                    raise ProtocolError(f"no list of {count} values came back")
                 self._values[flight.member.index] = values
 
     def _take_rows(self, flight: Flight, reply: Stepped, frames: Sequence[Buffer]) -> None:
@@ -388,7 +396,8 @@ class Head:
             columns = unpack(reply.objects, allow_pickle=self._trusted)
             self.batch.put_objects(flight.slots, columns)
         if reply.infos:
-            self.batch.put_infos(unpack(reply.infos, allow_pickle=self._trusted))
+            infos = unpack(reply.infos, allow_pickle=self._trusted)
+            self.batch.put_infos(infos, flight.slots)
         if reply.acted:
             self.collector.note_step(flight.member, unpack(reply.acted, allow_pickle=self._trusted))
         if flight.reports_loss:

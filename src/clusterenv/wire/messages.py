@@ -81,6 +81,10 @@ class Enrol(Message):
 
     invitation: bytes
 
+    def __repr__(self) -> str:
+        # Never the keys in it: a repr ends up in logs.
+        return "Enrol(…)"
+
 
 class Build(Message):
     """Build the envs of these slots, in place of what was built before. ``backend`` and
