@@ -26,6 +26,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parsed = parser.parse_args(arguments)
     if parsed.command == "worker":
+        if parsed.head and not parsed.key_file:
+            worker.error("--head goes with --key-file")
         from clusterenv.cli.worker import run_worker
 
         run_worker(parsed.key_file, parsed.head)

@@ -15,6 +15,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from clusterenv.wire.addresses import Reach, endpoint
 from clusterenv.wire.codec import Buffer, decode, encode
+from clusterenv.wire.contact import Contact
 from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
 from clusterenv.wire.messages import Message
 
@@ -22,6 +23,12 @@ _ZAP_ADDRESS = "inproc://zeromq.zap.01"
 _ZAP_DOMAIN = b"clusterenv"
 _HANDSHAKE_MS = 10_000
 _LINGER_MS = 500
+# A silent peer counts as gone after three to four fifths of the lease; the last fifth is left for
+# a worker to act on it.
+_HEARTBEAT_MS_PER_LEASE_S = 200
+_HEARTBEAT_TIMEOUT_MS_PER_LEASE_S = 600
+# Once may be a head that ends at that moment.
+_FAILED_HANDSHAKES_ARE_A_NO = 3
 _COPY_BELOW_BYTES = 16_384
 
 
@@ -37,7 +44,7 @@ class HeadSocket:
         self._worker_by_key: dict[bytes, str] = {}
         self._key_by_worker: dict[str, bytes] = {}
         self._route_by_worker: dict[str, bytes] = {}
-        self._worker_by_connection: dict[int, str] = {}
+        self._peer_by_connection: dict[int, tuple[str, bytes]] = {}
         public, secret = zmq.curve_keypair()
         self._server_key = public.decode()
         self._zap = self._context.socket(zmq.REP)
@@ -51,12 +58,11 @@ class HeadSocket:
         self._router.set(zmq.ROUTER_MANDATORY, 1)
         self._router.set(zmq.SNDHWM, 0)
         self._router.set(zmq.LINGER, 0)
-        self._router.set(zmq.HEARTBEAT_IVL, int(lease_s * 250))
-        self._router.set(zmq.HEARTBEAT_TIMEOUT, int(lease_s * 750))
+        _keep_alive(self._router, lease_s)
         self._router.set(zmq.IPV6, int(":" in host))
         self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         port = self._bind(endpoint(host, reach.port or "*"))
-        self.address = endpoint(reach.advertise_host or host, port)
+        self.address = endpoint(reach.advertised_host(host, towards), port)
 
     def _bind(self, wanted: str) -> int:
         try:
@@ -95,17 +101,19 @@ class HeadSocket:
         )
 
     def revoke(self, worker: str) -> None:
-        """Do not let ``worker`` in again, nor believe what still arrives from it."""
+        """Do not let ``worker`` in again, nor believe what still arrives from it. While it is
+        connected it can still be sent a farewell."""
         self._worker_by_key.pop(self._key_by_worker.pop(worker, b""), None)
-        self._route_by_worker.pop(worker, None)
 
     def disconnected(self) -> Iterator[str]:
         """The workers whose connection broke since the last call: to be asked before
         :meth:`receive`, which may already bring messages of a connection with the same number."""
         while self._monitor.poll(0):
             connection = int(recv_monitor_message(self._monitor)["value"])
-            worker = self._worker_by_connection.pop(connection, None)
-            if worker is not None:
+            worker, route = self._peer_by_connection.pop(connection, ("", b""))
+            if self._route_by_worker.get(worker) == route:
+                del self._route_by_worker[worker]
+            if worker:
                 yield worker
 
     def register(self, poller: zmq.Poller) -> None:
@@ -136,7 +144,7 @@ class HeadSocket:
                 worker = f"{TICKET} {route.bytes.hex()}"
             # The route is libzmq's own name for the connection: a worker cannot choose it.
             self._route_by_worker[worker] = route.bytes
-            self._worker_by_connection[int(frames[0].get(zmq.SRCFD))] = worker
+            self._peer_by_connection[int(frames[0].get(zmq.SRCFD))] = worker, route.bytes
             yield worker, [frame.buffer for frame in frames]
 
     def send(self, worker: str, frames: Sequence[Buffer]) -> bool:
@@ -155,8 +163,8 @@ class HeadSocket:
         _send_frames(self._router, frames)
 
     def close(self) -> None:
-        """Close the port."""
-        self._context.destroy(linger=0)
+        """Close the port, once farewells are sent."""
+        self._context.destroy(linger=_LINGER_MS)
 
 
 class WorkerSocket:
@@ -173,20 +181,38 @@ class WorkerSocket:
         self.socket.set(zmq.RCVHWM, 0)
         self.socket.set(zmq.IPV6, 1)
         # libzmq's own heartbeat runs in its C++ thread, so that a long env step does not stop it.
-        self.socket.set(zmq.HEARTBEAT_IVL, int(invitation.lease_s * 250))
-        self.socket.set(zmq.HEARTBEAT_TIMEOUT, int(invitation.lease_s * 750))
-        self.monitor = self.socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        _keep_alive(self.socket, invitation.lease_s)
+        self._monitor = self.socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_DISCONNECTED
         )
-        self._is_connected = False
+        self._contact, self._failed_handshakes = Contact.NOT_YET, 0
         self.socket.connect(invitation.address)
 
-    def is_connected(self) -> bool:
-        """Whether the head is there now."""
-        while self.monitor.poll(0):
-            event = recv_monitor_message(self.monitor)["event"]
-            self._is_connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-        return self._is_connected
+    def contact(self) -> Contact:
+        """Whether the head is there."""
+        while self._monitor.poll(0):
+            self._note(recv_monitor_message(self._monitor)["event"])
+        return self._contact
+
+    def _note(self, event: int) -> None:
+        match event, self._contact:
+            case zmq.EVENT_HANDSHAKE_SUCCEEDED, Contact.NOT_YET:
+                self._contact = Contact.THERE
+            case zmq.EVENT_DISCONNECTED, Contact.THERE:
+                self._contact = Contact.BROKEN
+            case zmq.EVENT_HANDSHAKE_FAILED_AUTH, _:
+                self._contact = Contact.REFUSED
+            case (
+                zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+                Contact.NOT_YET,
+            ):
+                self._failed_handshakes += 1
+                if self._failed_handshakes == _FAILED_HANDSHAKES_ARE_A_NO:
+                    self._contact = Contact.REFUSED
 
     def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
         """Send; arrays are not copied, so nobody may write to them afterwards."""
@@ -202,6 +228,11 @@ class WorkerSocket:
     def close(self) -> None:
         """Send what is still queued, then close."""
         self._context.destroy(linger=_LINGER_MS)
+
+
+def _keep_alive(socket: zmq.Socket[bytes], lease_s: float) -> None:
+    socket.set(zmq.HEARTBEAT_IVL, int(lease_s * _HEARTBEAT_MS_PER_LEASE_S))
+    socket.set(zmq.HEARTBEAT_TIMEOUT, int(lease_s * _HEARTBEAT_TIMEOUT_MS_PER_LEASE_S))
 
 
 def _send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
