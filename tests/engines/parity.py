@@ -1,8 +1,8 @@
 """The parity contract, reduced, for any launcher of workers that do not share memory.
 
-    @pytest.mark.parametrize("case", parity.CASES)
-    def test_parity(case, ssh_hosts):
-        parity.assert_parity(lambda: SshLauncher(...), case)
+@pytest.mark.parametrize("case", parity.CASES)
+def test_parity(case, ssh_hosts):
+    parity.assert_parity(lambda: SshLauncher(...), case)
 """
 
 from functools import partial

@@ -1,0 +1,42 @@
+"""What runs in the actors of `RayLauncher`; it knows nothing of Ray."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+from clusterenv.launchers.base import Order
+from clusterenv.launchers.local import LocalLauncher
+
+_LOOK_EVERY_S = 0.1
+
+
+class Keeper:
+    """Keeps one worker on its node, as `LocalLauncher` does here.
+
+    The worker is a process of its own, and ends with this one, since its standard input closes.
+    """
+
+    def __init__(self, environment: dict[str, str], log_dir: str | None) -> None:
+        self._local = LocalLauncher(log_dir, environment)
+
+    def where(self) -> str:
+        """The name of the node."""
+        return socket.gethostname()
+
+    def run(self, worker: str, invitation: bytes) -> tuple[str, str]:
+        """Start the worker and wait for its end: why it ended, and the end of its log."""
+        self._local.start([Order(worker, invitation)])
+        while (status := self._local.status().get(worker)) is not None:
+            if status.ended:
+                return status.reason, self._local.logs(worker)
+            time.sleep(_LOOK_EVERY_S)
+        return "it was stopped", ""
+
+    def logs(self, worker: str) -> str:
+        """The end of what the worker printed."""
+        return self._local.logs(worker)
+
+    def end(self, worker: str) -> None:
+        """End the worker, with what it started."""
+        self._local.stop([worker])
