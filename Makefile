@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check format test test-full demo bench bench-rollout experiments clean
+.PHONY: setup check format test test-full demo bench bench-rollout experiments chaos clean
 
 setup: $(VENV)/installed
 
@@ -45,6 +45,9 @@ bench-rollout: $(VENV)/installed-bench  ## policies on workers, against RLlib an
 	benchmarks/peers/install.sh
 	$(BIN)/python benchmarks/rollout_throughput.py
 	$(BIN)/python benchmarks/publish_latency.py
+
+chaos: setup  ## PPO on Slurm for 10 minutes, a worker killed every few seconds; needs root
+	PYTHONPATH=.:examples $(BIN)/python benchmarks/chaos.py
 
 # Hours on two cores. Runs that are there already are not run again.
 experiments: $(VENV)/installed-bench  ## sync rules compared over seeds; what the divergence estimate is worth

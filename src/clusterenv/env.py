@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import index
 from typing import Any, TypeVar
 
@@ -36,6 +37,7 @@ from clusterenv.construction import (
 )
 from clusterenv.head.crew import Limits
 from clusterenv.head.head import Head
+from clusterenv.head.roster import Roster
 from clusterenv.launchers.base import Launcher
 from clusterenv.ledger import Ledger
 from clusterenv.partial_batches import PartialBatches
@@ -78,6 +80,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         min_workers: Start as soon as this many workers are there, and go on while this many are
             left; they share all slots. Workers that come later take theirs at the next reset or
             rollout, which restarts the envs of slots that move. By default all of them.
+        balance: Give faster workers more slots, by the speed that rollouts show. It restarts the
+            envs of slots that move, so it is done only where it makes rollouts much shorter.
         launcher: Where workers run: ``"local"`` processes, ``"in-process"`` threads, or a launcher
             object from :mod:`clusterenv.launchers`.
         wrappers: Applied to each env, first to last.
@@ -118,6 +122,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         num_workers: int | None = None,
         *,
         min_workers: int | None = None,
+        balance: bool = False,
         launcher: Launcher | str = "local",
         wrappers: Sequence[EnvWrapper] = (),
         shared_memory: bool = True,
@@ -168,6 +173,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             ),
             Reach(interface, advertise_host, port),
             choose_min_workers(min_workers, self.num_workers),
+            balance,
         )
         self._owner_pid = os.getpid()
         self._end_of_life = weakref.finalize(self, _close_abandoned, self._head, self._owner_pid)
@@ -269,11 +275,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         self._state.assert_nothing_pending("step")
         self._state.assert_has_reset("step")
         self.publish(policy)
-        self._head.step_with_policy()
+        self._head.collector.step()
         self._state.has_stepped = True
         self._state.pending = Call.STEP
         *result, infos = self.step_wait()
-        infos.update(self._head.take_acted())
+        infos.update(self._head.collector.take_acted())
         return *result, infos
 
     def _by_row(self, actions: Any, count: int) -> Any:
@@ -341,17 +347,37 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         streams = self._state.pending is Call.STREAM
         self._head.surveyor.survey(sparingly=streams)
         if streams:
-            self._head.announce()
+            self._head.collector.announce()
         return version
 
-    def rollout(self, policy: Any, num_steps: int) -> Rollout:
-        """Publish ``policy``, let it act on the workers, and collect [T, N] from every slot."""
+    def rollout(
+        self,
+        policy: Any,
+        num_steps: int,
+        *,
+        wait_num: int | None = None,
+        patience_s: float = 0.0,
+    ) -> Rollout:
+        """Publish ``policy``, let it act on the workers, and collect [T, N] from every slot.
+
+        Args:
+            policy: As :meth:`publish` takes it.
+            num_steps: T, the steps of each slot.
+            wait_num: Return once this many slots are there: then only these are columns, as
+                ``rollout.slots`` says, and the others come with a later rollout. By default all.
+            patience_s: How long to wait for the others once ``wait_num`` slots are there.
+        """
         num_steps = self._begin_collecting("rollout", num_steps)
+        wait_num = self.num_envs if wait_num is None else index(wait_num)
+        if not 1 <= wait_num <= self.num_envs:
+            raise ValueError(f"wait_num={wait_num} must be between 1 and {self.num_envs=}")
         self.publish(policy)
-        self._head.collect(num_steps)
+        collector = self._head.collector
+        collector.collect(num_steps)
         self._state.pending = Call.ROLLOUT
-        self._wait(Call.ROLLOUT, None)
-        return self._assemble(Rollout, self._head.take_parts())
+        with self._finishing(Call.ROLLOUT):
+            collector.wait_for(wait_num, patience_s)
+        return self._assemble(Rollout, collector.take_parts())
 
     def stream(self, num_steps: int, in_flight: int = 2) -> Iterator[Fragment]:
         """Fragments as they finish, each of one worker's slots, while the learner trains.
@@ -373,7 +399,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def _stream(self, num_steps: int, in_flight: int) -> Iterator[Any]:
         try:
             yield None
-            for part in self._head.stream(num_steps, in_flight):
+            for part in self._head.collector.stream(num_steps, in_flight):
                 yield self._assemble(Fragment, [part])
                 self._assert_is_running()
         except Exception:
@@ -400,7 +426,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         # Spread over all slots, and so over all workers.
         slots = np.arange(episodes) * self.num_envs // episodes
         shares = np.bincount(slots, minlength=self.num_envs).tolist()
-        self._head.evaluate(shares, seed, deterministic)
+        self._head.collector.evaluate(shares, seed, deterministic)
         self._state.pending = Call.CALL
         self._wait(Call.CALL, None)
         return episodes_by_slot(self._head.take_values())
@@ -409,6 +435,11 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def version(self) -> int:
         """The newest version that was published; 0 before the first."""
         return self._head.crew.publisher.version
+
+    @property
+    def roster(self) -> Roster:
+        """The workers, and the slots that each owns; to be looked at only."""
+        return self._head.roster
 
     @property
     def ledger(self) -> Ledger:
@@ -542,18 +573,24 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def _wait(self, call: Call, timeout: float | None) -> None:
         self._assert_is_running()
         self._state.assert_pending(call)
-        self._state.pending = Call.NOTHING
-        try:
+        with self._finishing(call):
             done = self._head.wait_until_idle(timeout)
-        except BaseException:
-            self._state.has_reset = self._state.has_reset and call is Call.CALL
-            self._head.abandon()
-            raise
         if not done:
             self._head.abandon()
             raise multiprocessing.TimeoutError(
                 f"The call to `{call.value}_wait` has timed out after {timeout} second(s)."
             )
+
+    @contextmanager
+    def _finishing(self, call: Call) -> Iterator[None]:
+        """Wait for ``call`` here; if that fails, forget it."""
+        self._state.pending = Call.NOTHING
+        try:
+            yield
+        except BaseException:
+            self._state.has_reset = self._state.has_reset and call is Call.CALL
+            self._head.abandon()
+            raise
 
 
 _CLOSE_GRACE_S = 5.0

@@ -108,7 +108,7 @@ class Fragment:
 
 @dataclass(frozen=True)
 class Rollout(Fragment):
-    """T steps of all slots: column *i* is slot *i*."""
+    """T steps of all slots: column *i* is slot *i* (with ``wait_num``, slot ``slots[i]``)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,153 +1,59 @@
-"""Workers on hosts that are reached by ssh."""
+"""Workers on hosts that are reached by ssh: the contract, where they go, what errors say."""
 
+import importlib
 import os
-import signal
-import subprocess
+import shutil
 import sys
-import time
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from clusterenv import ClusterEnv
-from clusterenv.errors import StartupError, WorkerLostError
-from clusterenv.launchers.ssh import SshLauncher
+from clusterenv.errors import StartupError
 from tests.engines import parity
-from tests.engines.walks import Placed, Replay, gone, workers_on
+from tests.engines.walks import Placed, gone
 from tests.integration.envs import Troubled
-from tests.integration.heads import HeadScript
-from tests.integration.polling import eventually, is_alive, kill
 from tests.integration.vectors import actions_for
 
-LEASE_S = 5.0
-# A tick of the worker's lifeline and a busy machine.
 SLACK_S = 3.0
 NUM_ENVS = 4
-
-
-@pytest.fixture
-def launcher(ssh_hosts):
-    """Make a launcher for these hosts, by default all."""
-
-    def make(hosts=None, **kwargs):
-        ssh = ("ssh", "-F", str(ssh_hosts.config), "-o", "ConnectTimeout=3")
-        return SshLauncher(ssh_hosts.names if hosts is None else hosts, ssh=ssh, **kwargs)
-
-    return make
-
-
-@pytest.fixture
-def cluster(launcher):
-    """Open walks on two workers; closed at the end."""
-    opened = []
-
-    def make(hosts=None, makers=(Placed,) * NUM_ENVS, num_workers=2, **kwargs):
-        kwargs = {"launcher": launcher(hosts), "lease_s": LEASE_S, **kwargs}
-        opened.append(ClusterEnv(list(makers), num_workers=num_workers, **kwargs))
-        return opened[-1]
-
-    yield make
-    for envs in opened:
-        envs.close(terminate=True)
+# Nobody answers questions for names there.
+QUICK_NAMES = {"RES_OPTIONS": "timeout:1 attempts:1"}
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.parametrize("case", parity.CASES)
-def test_the_numbers_are_those_of_sync_vector_env(case, launcher):
-    parity.assert_parity(launcher, case)
+def test_the_numbers_are_those_of_sync_vector_env(case, ssh_launcher):
+    parity.assert_parity(ssh_launcher, case)
 
 
-def test_hosts_get_as_many_workers_as_the_file_says(cluster, tmp_path):
+def test_hosts_get_as_many_workers_as_the_file_says(ssh_cluster, tmp_path):
     file = tmp_path / "hosts.txt"
     file.write_text("# the small one first\nhost2\nhost3 2\n")
-    with cluster(file, num_workers=3) as envs:
+    with ssh_cluster(file, num_workers=3) as envs:
         assert Counter(envs.call("host")) == {"host2": 2, "host3": 2}
         assert envs.call("host")[0] == "host2"
 
 
-def test_an_unreachable_host_is_named_with_the_words_of_ssh(cluster, ssh_hosts):
+def test_an_unreachable_host_is_named_with_the_words_of_ssh(ssh_cluster, ssh_hosts):
     with pytest.raises(StartupError) as caught:
-        cluster(["host1", ssh_hosts.unreachable])
+        ssh_cluster(["host1", ssh_hosts.unreachable])
     assert f"ssh to host {ssh_hosts.unreachable} failed: ssh: connect to" in str(caught.value)
     assert "timed out" in str(caught.value)
     assert gone([ssh_hosts["host1"]], SLACK_S)
 
 
-def test_a_python_that_is_not_there_is_named(launcher):
+def test_a_python_that_is_not_there_is_named(ssh_launcher):
     with pytest.raises(StartupError, match=r"exit code 127 on ssh host host1(.|\n)*/no/python"):
-        ClusterEnv([Placed], launcher=launcher(["host1"], python="/no/python"))
+        ClusterEnv([Placed], launcher=ssh_launcher(["host1"], python="/no/python"))
 
 
-def test_a_worker_killed_on_its_host_is_replaced_and_no_row_is_wrong(cluster, ssh_hosts):
-    with cluster() as envs:
-        replay = Replay(envs)
-        replay.rollout()
-        assert envs.call("host") == ("host1", "host1", "host2", "host2")
-        kill(workers_on(ssh_hosts["host2"])[0])
-        replay.rollout_until(lambda: replay.restarted == [2, 3])
-        replay.rollout()
-
-
-def test_steps_report_the_envs_that_were_lost_with_their_host(cluster, ssh_hosts):
-    with cluster() as envs:
-        envs.reset(seed=0)
-        envs.step(actions_for(NUM_ENVS))
-        kill(workers_on(ssh_hosts["host2"])[0])
-        *_, truncated, infos = envs.step(actions_for(NUM_ENVS))
-        assert truncated.tolist() == infos["env_lost"].tolist() == [False, False, True, True]
-        envs.step(actions_for(NUM_ENVS))
-        assert envs.call("poke") == (3, 3, 0, 0)
-
-
-def test_the_end_of_a_worker_is_told_with_its_host(cluster, ssh_hosts):
-    with cluster(max_restarts_per_minute=0) as envs:
-        envs.reset(seed=0)
-        kill(workers_on(ssh_hosts["host2"])[0])
-        with pytest.raises(WorkerLostError, match=r"killed by SIGKILL .* on ssh host host2"):
-            for _ in range(100):
-                envs.step(actions_for(NUM_ENVS))
-
-
-def test_a_host_that_loses_power_is_left_for_others(cluster, ssh_hosts):
-    with cluster() as envs:
-        replay = Replay(envs)
-        ssh_hosts.kill_host("host2")
-        replay.rollout_until(lambda: replay.restarted == [2, 3])
-        assert set(envs.call("host")) == {"host1", "host3"}
-
-
-def test_a_cut_off_worker_fences_itself_and_the_run_goes_on(cluster, ssh_hosts):
-    with cluster() as envs:
-        replay = Replay(envs)
-        replay.rollout()
-        (pid,) = workers_on(ssh_hosts["host2"])
-        ssh_hosts.cut("host2")
-        cut_at = time.monotonic()
-        replay.rollout_until(lambda: replay.restarted == [2, 3])
-        assert set(envs.call("host")) == {"host1", "host3"}
-        assert eventually(lambda: not is_alive(pid), LEASE_S + SLACK_S)
-        assert time.monotonic() - cut_at < 2 * LEASE_S + SLACK_S
-        ssh_hosts.mend("host2")
-        for _ in range(5):
-            replay.rollout()
-        assert replay.restarted == [2, 3]
-
-
-def ssh_clients():
-    """The ssh clients that this process started."""
-    ours = subprocess.run(
-        ["pgrep", "-P", str(os.getpid()), "-x", "ssh"], capture_output=True, text=True
-    )
-    return [int(pid) for pid in ours.stdout.split()]
-
-
-def test_a_killed_ssh_client_takes_its_worker_along(cluster, ssh_hosts):
-    with cluster() as envs:
-        replay = Replay(envs)
-        workers = [pid for name in ssh_hosts.names for pid in workers_on(ssh_hosts[name])]
-        os.kill(ssh_clients()[0], signal.SIGKILL)
-        assert eventually(lambda: sum(map(is_alive, workers)) == 1, SLACK_S)
-        replay.rollout_until(lambda: replay.restarted in ([0, 1], [2, 3]))
+def test_the_reason_why_a_host_does_not_reach_the_head_is_told_at_the_head(ssh_launcher):
+    one = ssh_launcher(["host1"], environment=QUICK_NAMES)
+    with pytest.raises(StartupError, match=r"no head at tcp://no\.such\.host(.|\n)*name"):
+        ClusterEnv([Placed], launcher=one, advertise_host="no.such.host.invalid", lease_s=1.0)
 
 
 def shout():
@@ -155,67 +61,27 @@ def shout():
     sys.stderr.write("and more\n" * 20_000)
 
 
-def test_an_env_that_prints_much_does_no_harm(cluster):
+def test_an_env_that_prints_much_does_no_harm(ssh_cluster):
     loud = partial(Troubled, shout)
-    with cluster(makers=[loud] * NUM_ENVS, max_restarts_per_minute=0) as envs:
+    with ssh_cluster(makers=[loud] * NUM_ENVS, max_restarts_per_minute=0) as envs:
         envs.reset(seed=0)
         for _ in range(5):
             envs.step(actions_for(NUM_ENVS))
 
 
-IN_STEP = """
-from clusterenv.launchers.ssh import SshLauncher
-launcher = SshLauncher(["host1", "host2"], ssh=("ssh", "-F", "{config}"))
-busy = partial(Troubled, troubles.{trouble}, at=2, sign=SIGN)
-envs = ClusterEnv([Walk, busy], num_workers=2, lease_s={lease_s}, launcher=launcher)
-envs.reset(seed=0)
-envs.step(np.zeros((2, 2)))
-envs.step(np.zeros((2, 2)))
-say("ready")
-time.sleep(600)
-"""
-
-
 @pytest.fixture
-def head_that_steps_into(ssh_hosts, tmp_path):
-    """Another process with two workers, one of which meets trouble in its second step."""
-    heads = []
-
-    def start(trouble):
-        source = IN_STEP.format(config=ssh_hosts.config, trouble=trouble, lease_s=LEASE_S)
-        heads.append(HeadScript(tmp_path, source))
-        heads[-1].wait_for_sign()
-        return heads[-1]
-
-    yield start
-    for head in heads:
-        head.__exit__()
+def ssh_on_path(ssh_hosts, tmp_path, monkeypatch):
+    """The system's ssh knows the hosts."""
+    file = tmp_path / "ssh"
+    file.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {ssh_hosts.config} "$@"\n')
+    file.chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
 
 
-@pytest.mark.parametrize("trouble", ["sleep_forever", "hold_the_gil"])
-def test_nothing_is_left_on_any_host_when_the_head_is_killed(
-    trouble, head_that_steps_into, ssh_hosts
-):
-    head = head_that_steps_into(trouble)
-    kill(head.process.pid)
-    # At once: the end of ssh's input reaches them, whatever they do.
-    assert gone(ssh_hosts.hosts.values(), SLACK_S)
-    assert eventually(lambda: head.others() == [], SLACK_S)
-
-
-def test_what_an_env_started_ends_with_a_killed_head(head_that_steps_into, ssh_hosts):
-    head = head_that_steps_into("start_child")
-    head.wait_for("ready")
-    assert ssh_hosts["host2"].processes("sleep 600")
-    kill(head.process.pid)
-    assert eventually(lambda: not ssh_hosts["host2"].processes("sleep 600"), SLACK_S)
-    assert gone(ssh_hosts.hosts.values(), SLACK_S)
-
-
-def test_nothing_is_left_on_a_host_that_was_cut_off_before_the_head_was_killed(
-    head_that_steps_into, ssh_hosts
-):
-    head = head_that_steps_into("sleep_forever")
-    ssh_hosts.cut("host2")
-    kill(head.process.pid)
-    assert gone(ssh_hosts.hosts.values(), LEASE_S + SLACK_S)
+def test_an_example_trains_over_ssh_by_one_argument(ssh_on_path, ssh_hosts, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setenv("HOSTS", ",".join(ssh_hosts.names))
+    ppo = importlib.import_module("ppo")
+    sizes = {"num_envs": 6, "num_workers": 3, "num_steps": 64, "total_steps": 768}
+    settings = {"update_epochs": 1, "num_minibatches": 4, "eval_episodes": 3, "out": tmp_path}
+    assert ppo.main(ppo.Args(env_id="CartPole-v1", launcher="ssh", **sizes, **settings)) > 0

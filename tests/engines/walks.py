@@ -4,16 +4,13 @@ import socket
 import time
 from functools import partial
 
-import numpy as np
-
-from clusterenv.head.roster import restart_seed
 from tests.contract.policies import numpy_policy
-from tests.contract.replay import Life, assert_same_observation
+from tests.engines.following import Followed
 from tests.integration.envs import Walk
 from tests.integration.polling import eventually
 
 SEED, LENGTH = 33, 7
-MAX_RESTARTS = 20
+LEASE_S = 5.0
 
 
 class Placed(Walk):
@@ -27,42 +24,27 @@ class Placed(Walk):
 
 
 class Replay:
-    """Collects rollouts and plays each slot's rows again; lost slots may start over.
-
-    No row can be lost, doubled or misplaced unnoticed: each slot's rows either continue its life,
-    or begin that of a later incarnation.
-    """
+    """Collects rollouts, and checks that no row is lost, doubled or misplaced."""
 
     def __init__(self, envs):
         self.envs, self.policy = envs, numpy_policy(envs)
         envs.reset(seed=SEED)
-        self._lives = [Life(Placed(), SEED + slot) for slot in range(envs.num_envs)]
-        self._incarnations = [0] * envs.num_envs
+        self._followed = Followed(envs, Placed, SEED)
 
     def rollout(self, num_steps=10):
         """A rollout; fails unless all its rows are real."""
         rollout = self.envs.rollout(self.policy, num_steps)
-        assert rollout.slots.tolist() == list(range(self.envs.num_envs))
-        for slot in range(self.envs.num_envs):
-            self._find_life(slot, rollout.observations[0, slot])
-            self._lives[slot].assert_lived(rollout, slot)
+        self._followed.check(rollout)
         return rollout
 
-    def _find_life(self, slot, observation):
-        if np.array_equal(self._lives[slot].observation, observation):
-            return
-        last = self._incarnations[slot]
-        for incarnation in range(last + 1, last + MAX_RESTARTS):
-            life = Life(Placed(), restart_seed(SEED, slot, incarnation))
-            if np.array_equal(life.observation, observation):
-                self._lives[slot], self._incarnations[slot] = life, incarnation
-                return
-        assert_same_observation(observation, self._lives[slot].observation, f"slot {slot}")
+    def times_restarted(self, slot):
+        """How often a slot has started over, as far as rows have shown."""
+        return self._followed._incarnations[slot]
 
     @property
     def restarted(self):
         """The slots that have started over."""
-        return [slot for slot, number in enumerate(self._incarnations) if number]
+        return [slot for slot in range(self.envs.num_envs) if self.times_restarted(slot)]
 
     def rollout_until(self, condition, deadline_s=60.0):
         """Collect until the condition holds."""

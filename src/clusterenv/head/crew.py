@@ -248,6 +248,11 @@ class Crew:
         who = self.reception.whereabouts(member.worker)
         return f"{who} was lost: {reason}{doing}{self.log_tail(member)}"
 
+    def whereabouts(self, member: Member) -> str:
+        """A member's worker, and what its engine says about it."""
+        status = self.watch.status.get(member.worker)
+        return f"{member.worker} ({status.reason})" if status and status.reason else member.worker
+
     def log_tail(self, member: Member) -> str:
         """The end of the worker's log, headed, or nothing."""
         log = self._launcher.logs(member.worker).strip()

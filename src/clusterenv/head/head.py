@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode
@@ -16,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 from clusterenv.backends.base import Backend
 from clusterenv.errors import ProtocolError, StartupError
 from clusterenv.head.batch import Batch
+from clusterenv.head.collector import Collector
 from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.exchange import Exchange, Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
@@ -23,24 +23,19 @@ from clusterenv.head.roster import Member, Roster
 from clusterenv.head.staffing import Blueprint, Staffing
 from clusterenv.head.surveyor import Surveyor
 from clusterenv.launchers.base import THREAD_NAME, Launcher
-from clusterenv.rollout import FragmentPart
 from clusterenv.sync import SyncRule
 from clusterenv.wire.addresses import Reach
 from clusterenv.wire.codec import Array, Buffer, frame_of, read_arrays
 from clusterenv.wire.messages import (
-    Announce,
     ArrayHeader,
     Call,
-    Collect,
     Collected,
-    Evaluate,
     Layout,
     Reset,
     Returned,
     SetAttr,
     Step,
     Stepped,
-    StepWithPolicy,
 )
 from clusterenv.wire.shared_memory import Arena, allocate
 from clusterenv.wire.spaces import (
@@ -75,6 +70,7 @@ class Head:
         limits: Limits,
         reach: Reach,
         min_workers: int | None = None,
+        balance: bool = False,
     ) -> None:
         self.num_envs = num_envs
         self.roster = Roster(num_envs, num_workers, limits.max_restarts_per_minute, min_workers)
@@ -83,8 +79,6 @@ class Head:
         self.action_leaf: Leaf | None = None
         self._trusted = trusted
         self._values: dict[int, list[Any]] = {}
-        self._parts: list[FragmentPart] = []
-        self._acted: dict[int, dict[str, Any]] = {}
         self._arena: Arena | None = None
         blueprint = Blueprint(backend, autoreset_mode, sync_rule, trusted)
         for member in self.roster.members:
@@ -93,10 +87,17 @@ class Head:
             launcher, self.roster, limits, shared_memory, encoding, reach, blueprint.build_for
         )
         self.surveyor = Surveyor(sync_rule, self.crew, self.roster)
-        self._acted_on: dict[int, list[Array]] = {}
         self._exchange = Exchange(self.crew, self.roster)
         self._staffing = Staffing(self.roster, self.crew, self._exchange)
-        self._credits = 0
+        self.collector = Collector(
+            self.crew,
+            self.roster,
+            self._exchange,
+            self._staffing,
+            self.surveyor,
+            self._pump,
+            balance,
+        )
         self._recovery: Recovery | None = None
         self._mode = autoreset_mode
         try:
@@ -154,6 +155,7 @@ class Head:
             self._mode,
             self.ready,
         )
+        self.collector.agree(self._recovery, self.batch)
 
     def _map_arena(self, leaves: Sequence[Leaf]) -> Arena | None:
         fd = self.crew.arena_fd
@@ -187,19 +189,12 @@ class Head:
                 raise StartupError(
                     f"{num_done} of {len(self.roster.staffed)} workers {what} within "
                     f"startup_timeout_s={timeout_s:g}; waiting for "
-                    f"{', '.join(member.worker for member in late)}{self.crew.log_tail(late[0])}"
+                    f"{', '.join(map(self.crew.whereabouts, late))}{self.crew.log_tail(late[0])}"
                 )
             self._pump(min(_TICK_S, remaining_s))
             self._exchange.raise_errors()
 
     # Requests.
-
-    def _welcome_arrivals(self) -> None:
-        """Between requests: let workers that came late take part."""
-        if arrivals := self._staffing.arrivals():
-            present = [m for m in self.roster.members if m.slots or m in arrivals]
-            moved, _ = self._staffing.deal(present)
-            self._recovering.moved(moved)
 
     def reset(
         self,
@@ -210,7 +205,8 @@ class Head:
     ) -> None:
         """Send resets for ``slots`` (ascending)."""
         if len(slots) == self.num_envs:
-            self._welcome_arrivals()
+            self.collector.forget_owed()
+            self.collector.welcome_arrivals()
         self._recovering.forget(slots, run_seed)
         packed = b"" if options is None else pack(options, allow_pickle=True)
         request = self._exchange.new_request()
@@ -272,94 +268,6 @@ class Head:
         for member in self.roster.staffed:
             self._exchange.send(Flight(member, Call(request, name, arguments), member.slots))
 
-    def collect(self, num_steps: int) -> None:
-        """Ask every worker for a fragment made with the policy that was published."""
-        self._welcome_arrivals()
-        for member in self.roster.staffed:
-            self._collect(member, num_steps)
-
-    def _collect(self, member: Member, num_steps: int) -> None:
-        self._recovering.restart_lost(member.slots)
-        request = Collect(
-            self._exchange.new_request(),
-            num_steps,
-            self.crew.publisher.version,
-            self.surveyor.latest(member),
-        )
-        self._exchange.send(Flight(member, request, member.slots))
-
-    def stream(self, num_steps: int, in_flight: int) -> Iterator[FragmentPart]:
-        """Fragments as they finish, at most ``in_flight`` per worker at a time."""
-        self._credits = in_flight
-        self._top_up(num_steps)
-        try:
-            while True:
-                while (part := self._take_next_part()) is None:
-                    self._pump(_TICK_S)
-                    self._exchange.raise_errors()
-                # The worker gets its next task before the learner starts with this fragment.
-                self._collect_next(part, num_steps)
-                yield part
-        finally:
-            self._credits = 0
-            if not self.crew.is_closed:
-                for flight in self._exchange.cancel_collecting():
-                    self._recovering.restart_later(flight.slots)
-            self._parts.clear()
-
-    def _collect_next(self, part: FragmentPart, num_steps: int) -> None:
-        owner = self.roster.owner_of(part.slots[0])
-        if owner.slots == part.slots and not self._staffing.arrivals():
-            self._collect(owner, num_steps)
-        else:
-            self._top_up(num_steps)
-
-    def _top_up(self, num_steps: int) -> None:
-        """Let every worker have as many fragments under way as it may."""
-        self._welcome_arrivals()
-        under_way = self._exchange.count_collecting()
-        under_way.update(self.roster.owner_of(part.slots[0]).index for part in self._parts)
-        for member in self.roster.staffed:
-            for _ in range(self._credits - under_way[member.index]):
-                self._collect(member, num_steps)
-
-    def _take_next_part(self) -> FragmentPart | None:
-        """A worker's oldest fragment: one in shared memory may overtake one on the socket."""
-        for part in sorted(self._parts, key=lambda part: part.request):
-            if not self._exchange.expects_earlier(part.slots, part.request):
-                self._parts.remove(part)
-                return part
-        return None
-
-    def announce(self) -> None:
-        """Tell the workers that there is a new version; they decide whether to pull it."""
-        version = self.crew.publisher.version
-        for member in self.roster.staffed:
-            self.crew.io.send(member.worker, Announce(version, self.surveyor.latest(member)))
-
-    def step_with_policy(self) -> None:
-        """Ask every worker to step its envs with the policy that was published."""
-        request = StepWithPolicy(self._exchange.new_request(), self.crew.publisher.version)
-        surveys = self.surveyor.is_on
-        if not (surveys or self._recovering.has_lost_slots):
-            self._exchange.send_to_all(request)
-            return
-        live = self._recovering.deal_with_lost(range(self.num_envs))
-        # A lost slot is always one of a whole worker.
-        for member, group, _ in self.roster.split_by_member(live):
-            if surveys:
-                self._acted_on[member.index] = self.batch.leaves_of(group)
-                request = msgspec.structs.replace(request, measured=self.surveyor.latest(member))
-            self._exchange.send(Flight(member, request, group))
-
-    def evaluate(self, episodes: Sequence[int], seed: int, deterministic: bool) -> None:
-        """Ask for ``episodes[i]`` whole episodes of slot *i*."""
-        request, version = self._exchange.new_request(), self.crew.publisher.version
-        for member in self.roster.staffed:
-            own = tuple(episodes[slot] for slot in member.slots)
-            message = Evaluate(request, own, seed, deterministic, version)
-            self._exchange.send(Flight(member, message, member.slots))
-
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         """Ask every worker to set an attribute of its envs."""
         request = self._exchange.new_request()
@@ -397,33 +305,13 @@ class Head:
         self._values.clear()
         return values
 
-    def take_parts(self) -> list[FragmentPart]:
-        """The fragments that have arrived, by slot."""
-        parts, self._parts = self._parts, []
-        return sorted(parts, key=lambda part: part.slots)
-
-    def take_acted(self) -> dict[str, Array]:
-        """What the policy did in the finished step, by slot."""
-        acted, self._acted = self._acted, {}
-        if not acted:
-            return {}
-        like = next(iter(acted.values()))
-        joined: dict[str, Array] = _join_acted(
-            [
-                acted.get(member.index) or _zeros(like, len(member.slots))
-                for member in self.roster.staffed
-            ]
-        )
-        return joined
-
     def abandon(self) -> None:
         """Take no notice of the replies to what was asked so far."""
         for flight in self._exchange.abandon():
             self._recovering.restart_later(flight.slots)
         self.batch.forget_infos()
         self._values.clear()
-        self._parts.clear()
-        self._acted.clear()
+        self.collector.abandon()
         self.ready.clear()
 
     def _pump(self, timeout_s: float) -> None:
@@ -445,32 +333,14 @@ class Head:
             return
         num_deals = self._staffing.num_deals
         if collects := self._recovery.lost(loss):
-            self._collect_again(collects, self._staffing.num_deals > num_deals)
-
-    def _collect_again(self, flights: Sequence[Flight], dealt_anew: bool) -> None:
-        """These fragments will not come; ask whoever owns their slots now."""
-        request = flights[0].request
-        assert isinstance(request, Collect)
-        if not dealt_anew:
-            for flight in flights:
-                self._collect(flight.member, request.num_steps)
-        elif self._credits:
-            self._top_up(request.num_steps)
-        else:
-            # Fragments that came for slots as they were dealt before do not fit the others.
-            self._parts.clear()
-            for member in self.roster.staffed:
-                self._exchange.cancel(member)
-                self._collect(member, request.num_steps)
+            self.collector.collect_again(collects, self._staffing.num_deals > num_deals)
 
     def _take(self, flight: Flight, reply: Reply, frames: Sequence[Buffer]) -> None:
         match reply:
             case Stepped():
                 self._take_rows(flight, reply, frames)
             case Collected():
-                part = _part(flight, reply, frames)
-                self._parts.append(part)
-                self.surveyor.note_fragment(flight.member, part)
+                self.collector.take(flight, reply, frames)
             case Returned():
                 values = unpack(reply.values, allow_pickle=self._trusted)
                 self._values[flight.member.index] = values
@@ -484,11 +354,7 @@ class Head:
         if reply.infos:
             self.batch.put_infos(unpack(reply.infos, allow_pickle=self._trusted))
         if reply.acted:
-            acted = unpack(reply.acted, allow_pickle=self._trusted)
-            self._acted[flight.member.index] = acted
-            if self.surveyor.is_on:
-                acted_on = self._acted_on.pop(flight.member.index)
-                self.surveyor.note_step(flight.member, acted_on, acted)
+            self.collector.note_step(flight.member, unpack(reply.acted, allow_pickle=self._trusted))
         if flight.reports_loss:
             self.batch.truncated[list(flight.slots)] = True
         self.ready.extend(flight.slots)
@@ -509,28 +375,3 @@ class Head:
             threading.Thread(target=self.close, args=(0.0,)).start()
         else:
             self.close(0.0)
-
-
-def _part(flight: Flight, reply: Collected, frames: Sequence[Buffer]) -> FragmentPart:
-    arrays = read_arrays(reply.arrays, frames)
-    return FragmentPart(
-        flight.slots, reply.request, reply.version, dict(zip(reply.names, arrays, strict=True))
-    )
-
-
-def _zeros(like: Any, count: int) -> Any:
-    """What a lost worker's policy did: nothing."""
-    if isinstance(like, dict):
-        return {key: _zeros(value, count) for key, value in like.items()}
-    if isinstance(like, tuple):
-        return tuple(_zeros(value, count) for value in like)
-    return np.zeros((count, *like.shape[1:]), like.dtype)
-
-
-def _join_acted(parts: list[Any]) -> Any:
-    """The parts of all workers as one, in their structure."""
-    if isinstance(parts[0], dict):
-        return {key: _join_acted([part[key] for part in parts]) for key in parts[0]}
-    if isinstance(parts[0], tuple):
-        return tuple([_join_acted(list(column)) for column in zip(*parts, strict=True)])
-    return np.concatenate(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import time
 from types import FrameType
 
 from clusterenv.launchers.local import LocalLauncher
+from clusterenv.launchers.processes import how_it_ended
+from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE
 
 _FINAL = {0, 1, 2}
 """Exit codes of a worker that is no longer wanted, or that says what is wrong here."""
@@ -33,12 +36,9 @@ def keep_attached(ticket: bytes) -> int:
         code = attendant.run(ticket)
         if attendant.is_leaving or code in _FINAL:
             return max(code, 0)
-        print(
-            f"clusterenv worker: it ended (code {code}); applying again",
-            file=sys.stderr,
-            flush=True,
-        )
-        time.sleep(_PAUSE_S)
+        text = f"clusterenv worker: it ended ({how_it_ended(code)}); applying again"
+        print(text, file=sys.stderr, flush=True)
+        attendant.pause()
 
 
 class _Attendant:
@@ -47,22 +47,29 @@ class _Attendant:
         self.is_leaving = False
 
     def run(self, ticket: bytes) -> int:
+        environment = LocalLauncher().environment()
+        environment.pop(ENVIRONMENT_VARIABLE, None)
         self._worker = subprocess.Popen(
             [sys.executable, "-m", "clusterenv", "worker"],
             stdin=subprocess.PIPE,
-            env=LocalLauncher().environment(),
+            env=environment,
             start_new_session=True,
         )
         assert self._worker.stdin is not None
         # The pipe stays open: when it closes, the worker ends.
-        os.write(self._worker.stdin.fileno(), ticket + b"\n")
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._worker.stdin.fileno(), ticket + b"\n")
         code = self._worker.wait()
         self._worker.stdin.close()
         return code
 
+    def pause(self) -> None:
+        self._worker = None
+        time.sleep(_PAUSE_S)
+
     def leave(self, number: int, _: FrameType | None) -> None:
         if self._worker is None:
-            raise SystemExit(128 + number)
+            raise SystemExit(0)
         # In its first moments a worker has nothing to hand back, and just ends.
         self._worker.send_signal(signal.SIGKILL if self.is_leaving else signal.SIGTERM)
         self.is_leaving = True

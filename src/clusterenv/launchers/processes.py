@@ -40,6 +40,7 @@ class ProcessLauncher(ABC):
     def __init__(self, log_dir: str | Path | None = None) -> None:
         self._log_dir = Path(log_dir) if log_dir is not None else None
         self._children: dict[str, _Child] = {}
+        self._oom_kills = oom_kills()
 
     @abstractmethod
     def command(self, worker: str) -> list[str]:
@@ -87,7 +88,12 @@ class ProcessLauncher(ABC):
         return {worker: self._status(child.process.poll()) for worker, child in children}
 
     def _status(self, code: int | None) -> Status:
-        return Status(ended=False) if code is None else Status(True, how_it_ended(code))
+        if code is None:
+            return Status(ended=False)
+        reason = how_it_ended(code)
+        if code == -signal.SIGKILL and oom_kills() > self._oom_kills:
+            reason += ": this machine ran out of memory meanwhile"
+        return Status(True, reason)
 
     def logs(self, worker: str) -> str:
         """The end of what the worker printed."""
@@ -116,12 +122,21 @@ def how_it_ended(code: int) -> str:
     """A process's exit code in words."""
     if code >= 0:
         return f"exit code {code}"
-    hint = " (out of memory?)" if -code == signal.SIGKILL else ""
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"killed by {name}{hint}"
+    return f"killed by {name}"
+
+
+def oom_kills() -> int:
+    """How many processes this machine's kernel has killed for lack of memory, of any user."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:

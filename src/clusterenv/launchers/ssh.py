@@ -15,7 +15,21 @@ from clusterenv.launchers.base import ONE_THREAD, Order, Status
 from clusterenv.launchers.processes import ProcessLauncher, how_it_ended
 
 _ASK_TIMEOUT_S = 10.0
-_CONNECT_TIMEOUT_S = 20
+_OPTIONS = (
+    "BatchMode=yes",  # a question for a password would wait for ever
+    "ConnectTimeout=20",
+    "ServerAliveInterval=5",
+    "ControlMaster=no",  # the end of one worker's client must not be that of others
+    "ClearAllForwardings=yes",
+)
+# A shell stays beside the worker, for ssh reports exit codes but no signals. Standard input and
+# output may be one socket there, and on that nothing but the end of the head may cause a signal.
+_THERE = """oom() { grep ^oom_kill /proc/vmstat; } 2>/dev/null
+before=$(oom); "$@" >&2; code=$?
+if [ $code = 137 ] && [ "$before" != "$(oom)" ]; then
+  echo "that machine ran out of memory meanwhile" >&2
+fi
+exit $code"""
 _SSH_FAILED = 255
 _SIGNALLED = 128
 # sshd drops connections when more than ten knock at once (MaxStartups).
@@ -100,10 +114,8 @@ class SshLauncher(ProcessLauncher):
     def command(self, worker: str) -> list[str]:
         """What to run, here, for this worker."""
         host = self._host_by_worker[worker]
-        # BatchMode: a question for a password would wait for ever.
-        options = ["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5"]
-        options += ["-o", f"ConnectTimeout={_CONNECT_TIMEOUT_S}"]
-        ssh = [*self._ssh, *options, host, self.remote_command()]
+        options = [word for option in _OPTIONS for word in ("-o", option)]
+        ssh = [*self._ssh, "-T", *options, host, self.remote_command()]
         wait_s = (Counter(self._host_by_worker.values())[host] - 1) // _KNOCK_AT_ONCE
         return ["sh", "-c", f'sleep {wait_s}; exec "$@"', "sh", *ssh] if wait_s else ssh
 
@@ -111,9 +123,7 @@ class SshLauncher(ProcessLauncher):
         """What to run there, in the user's own shell."""
         variables = [f"{name}={value}" for name, value in self._environment.items()]
         worker = shlex.join(["env", *variables, self._python, "-m", "clusterenv", "worker"])
-        # A shell stays, for ssh reports exit codes but no signals. Standard input and output are
-        # the same socket there, and on that nothing but the end of the head may cause a signal.
-        start = f"exec sh -c '\"$@\" >&2; exit $?' sh {worker}"
+        start = f"exec sh -c '{_THERE}' sh {worker}"
         return f"{self._setup}\n{start}" if self._setup else start
 
     def status(self) -> dict[str, Status]:

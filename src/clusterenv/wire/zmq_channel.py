@@ -7,6 +7,7 @@ another and a stranger never gets a message through.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 import zmq
@@ -27,8 +28,9 @@ _LINGER_MS = 500
 # a worker to act on it.
 _HEARTBEAT_MS_PER_LEASE_S = 200
 _HEARTBEAT_TIMEOUT_MS_PER_LEASE_S = 600
-# Once may be a head that ends at that moment.
+# Once may be a head that ends at that moment; slowly, one that is too busy to answer.
 _FAILED_HANDSHAKES_ARE_A_NO = 3
+_FAILED_AT_ONCE_S = 2.0
 _COPY_BELOW_BYTES = 16_384
 
 
@@ -187,9 +189,11 @@ class WorkerSocket:
             | zmq.EVENT_HANDSHAKE_FAILED_AUTH
             | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_CONNECTED
             | zmq.EVENT_DISCONNECTED
         )
-        self._contact, self._failed_handshakes = Contact.NOT_YET, 0
+        self._contact = Contact.NOT_YET
+        self._failed_handshakes, self._connected_at = 0, 0.0
         self.socket.connect(invitation.address)
 
     def contact(self) -> Contact:
@@ -199,7 +203,10 @@ class WorkerSocket:
         return self._contact
 
     def _note(self, event: int) -> None:
+        now = time.monotonic()
         match event, self._contact:
+            case zmq.EVENT_CONNECTED, _:
+                self._connected_at = now
             case zmq.EVENT_HANDSHAKE_SUCCEEDED, Contact.NOT_YET:
                 self._contact = Contact.THERE
             case zmq.EVENT_DISCONNECTED, Contact.THERE:
@@ -209,7 +216,7 @@ class WorkerSocket:
             case (
                 zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
                 Contact.NOT_YET,
-            ):
+            ) if now - self._connected_at < _FAILED_AT_ONCE_S:
                 self._failed_handshakes += 1
                 if self._failed_handshakes == _FAILED_HANDSHAKES_ARE_A_NO:
                     self._contact = Contact.REFUSED

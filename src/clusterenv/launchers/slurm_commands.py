@@ -1,0 +1,87 @@
+"""Slurm's commands, run here; each wait has an end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from clusterenv.launchers.slurm_text import END_AT_ONCE
+from clusterenv.wire.addresses import ANYWHERE
+
+_TIMEOUT_S = 60.0
+_GONE = "Invalid job id"
+
+
+class SlurmError(RuntimeError):
+    """A command failed; the message has its own words."""
+
+
+def ask(argv: Sequence[str], env: Mapping[str, str] | None = None, given: str = "") -> str:
+    """What a command prints."""
+    try:
+        done = subprocess.run(
+            argv,
+            check=False,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            env=_plain(os.environ if env is None else env),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SlurmError(str(error)) from error
+    if done.returncode:
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        raise SlurmError(f"{argv[0]}: {said.removeprefix(f'{argv[0]}: ')}")
+    return done.stdout
+
+
+def _plain(env: Mapping[str, str]) -> dict[str, str]:
+    """Without the user's wishes for what squeue and sinfo show."""
+    return {k: v for k, v in env.items() if not k.startswith(("SQUEUE_", "SINFO_"))}
+
+
+def queue(jobs: Sequence[str], form: str) -> str:
+    """squeue's lines about these jobs, of whatever state, those that it still knows."""
+    wanted = ["--noheader", "--states=all", f"--jobs={','.join(jobs)}", f"--format={form}"]
+    try:
+        return ask(["squeue", *wanted])
+    except SlurmError as error:
+        if _GONE in str(error):
+            return ""
+        raise
+
+
+def show_job(job: str) -> str:
+    """What scontrol knows about a job; nothing once Slurm has forgotten it."""
+    try:
+        return ask(["scontrol", "--oneliner", "show", "job", job])
+    except SlurmError as error:
+        if _GONE in str(error):
+            return "JobState=forgotten Reason=MinJobAge"
+        raise
+
+
+def cancel_script(jobs: str) -> str:
+    """The shell command that ends jobs (words of a shell) at once, be they pending or running."""
+    # A plain scancel waits for KillWait before it kills; signals do not, but spare pending jobs.
+    kill = [f"scancel --quiet --batch --signal={name} {jobs}" for name in (END_AT_ONCE, "KILL")]
+    return f"{{ {'; '.join(kill)}; scancel --quiet {jobs}; }} >/dev/null 2>&1"
+
+
+def address_of_a_node(partition: str | None) -> str:
+    """Where a node of the partition is; anywhere if Slurm does not know the partition."""
+    where = [] if partition is None else [f"--partition={partition}"]
+    # `*` marks the default partition in other formats, but not here.
+    lines = ask(["sinfo", "--noheader", "--Node", *where, "--Format=NodeAddr:255"]).split()
+    return lines[0] if lines else ANYWHERE
+
+
+def address_in_allocation() -> str:
+    """Where the last node of the current allocation is: rather not the head's own."""
+    nodes = ask(["scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")]).split()
+    if not nodes:
+        return ANYWHERE
+    shown = ask(["scontrol", "--oneliner", "show", "node", nodes[-1]])
+    return next((w[9:] for w in shown.split() if w.startswith("NodeAddr=")), nodes[-1])

@@ -1,0 +1,239 @@
+"""Workers as Slurm jobs of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterenv.errors import StartupError
+from clusterenv.launchers.base import Order, Status
+from clusterenv.launchers.slurm_commands import (
+    SlurmError,
+    address_of_a_node,
+    ask,
+    cancel_script,
+    queue,
+    show_job,
+)
+from clusterenv.launchers.slurm_text import ENDED, SQUEUE_FORMAT, Request, read_end, read_queue
+from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE
+
+_log = logging.getLogger("clusterenv")
+_LOG_TAIL_BYTES = 8_000
+_PATIENCE_S = 5.0
+_POLL_S = 0.2
+_SUBMIT_AT_ONCE = 8
+
+
+@dataclass(eq=False)
+class _Job:
+    id: str
+    workers: list[str]
+    submitted_at: float
+    latest: Status
+    """What Slurm said last."""
+
+
+class SlurmJobs:
+    """One job for each worker or for each few, so that one can be replaced.
+
+    Not a job array: its elements share one environment, so that each worker could read the keys
+    of all others.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        workers_per_job: int,
+        environment: Mapping[str, str],
+        log_dir: str | Path | None,
+    ) -> None:
+        self._request, self._workers_per_job = request, workers_per_job
+        self._environment = environment
+        self._log_dir = Path(log_dir).absolute() if log_dir is not None else None
+        self._keeper: _Keeper | None = None
+        self._job_by_worker: dict[str, _Job] = {}
+        self._told: set[str] = set()
+        self._has_started = False
+
+    def script(self) -> str:
+        """What is submitted for a job."""
+        return self._script([f"worker-{index}.0" for index in range(self._workers_per_job)])
+
+    def _script(self, workers: Sequence[str]) -> str:
+        folder = self._log_dir if self._keeper is None else self._keeper.folder
+        logs = [None if folder is None else folder / f"{worker}.log" for worker in workers]
+        return self._request.script(logs)
+
+    @property
+    def towards(self) -> str:
+        """The address of a node of the partition."""
+        try:
+            return address_of_a_node(self._request.partition)
+        except SlurmError as error:
+            raise StartupError(f"Slurm does not answer: {error}") from error
+
+    def start(self, orders: Sequence[Order]) -> None:
+        """Submit a job for each worker; do not wait for them."""
+        keeper = self._keeper = self._keeper or _Keeper(self._log_dir)
+        size = self._workers_per_job
+        groups = [orders[first : first + size] for first in range(0, len(orders), size)]
+        with ThreadPoolExecutor(_SUBMIT_AT_ONCE) as pool:
+            for group, job in zip(groups, pool.map(self._submit, groups), strict=True):
+                keeper.keep(job.id)
+                self._job_by_worker.update((order.worker, job) for order in group)
+        failures = [job.latest.reason for job in self._jobs() if not job.id]
+        if failures and not self._has_started:
+            raise StartupError(f"cannot submit a job for workers: {failures[0]}")
+        self._has_started = True
+
+    def _submit(self, orders: Sequence[Order]) -> _Job:
+        workers = [order.worker for order in orders]
+        now, invitations = time.monotonic(), b"\n".join(order.invitation for order in orders)
+        # In sbatch's own environment: Slurm shows it to nobody else, unlike script and options.
+        env = {**_outside(os.environ), **self._environment}
+        env[ENVIRONMENT_VARIABLE] = invitations.decode()
+        try:
+            said = ask(["sbatch", "--parsable"], env, self._script(workers))
+        except SlurmError as error:
+            # Not raised for a replacement: the head tries again, within its budget.
+            return _Job("", workers, now, Status(True, str(error)))
+        job = said.strip().partition(";")[0]
+        return _Job(job, workers, now, Status(False, f"job {job} was submitted"))
+
+    def _jobs(self) -> list[_Job]:
+        # A copy: the watcher asks while the user's thread replaces workers.
+        return list(dict.fromkeys(list(self._job_by_worker.values())))
+
+    def status(self) -> dict[str, Status]:
+        """Each worker that was started and not yet stopped."""
+        # While Slurm does not answer, what it said last is all that is known.
+        with contextlib.suppress(SlurmError):
+            self._ask_for([job for job in self._jobs() if not job.latest.ended])
+        self._tell_who_waits()
+        return {worker: job.latest for worker, job in list(self._job_by_worker.items())}
+
+    def _ask_for(self, jobs: Sequence[_Job]) -> None:
+        if not jobs:
+            return
+        found = read_queue(queue([job.id for job in jobs], SQUEUE_FORMAT))
+        for job in jobs:
+            seen = found.get(job.id)
+            if seen is None or seen.state in ENDED:
+                job.latest = read_end(job.id, show_job(job.id))
+            else:
+                job.latest = seen.status(job.id)
+
+    def _tell_who_waits(self) -> None:
+        since = time.monotonic() - _PATIENCE_S
+        waiting = [j for j in self._jobs() if "PENDING" in j.latest.reason and not j.latest.ended]
+        for job in waiting:
+            why = job.latest.reason.partition("(")[2].partition(")")[0]
+            if job.submitted_at < since and why not in self._told:
+                self._told.add(why)
+                _log.warning("%d job(s) wait: %s", len(waiting), job.latest.reason)
+
+    def logs(self, worker: str) -> str:
+        """The end of what the worker printed, if its log can be seen from here."""
+        folder = self._keeper.folder if self._keeper is not None else None
+        if folder is None:
+            return ""
+        with contextlib.suppress(OSError), (folder / f"{worker}.log").open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+        return ""
+
+    def stop(self, workers: Sequence[str], grace_s: float = 0.0) -> None:
+        """End these workers, forget them; let them end by themselves for ``grace_s`` first.
+
+        A job that has other workers still goes on; the stopped ones end by their lease.
+        """
+        stopped = [self._job_by_worker.pop(w) for w in workers if w in self._job_by_worker]
+        kept = set(map(id, self._jobs()))
+        over = [job.id for job in dict.fromkeys(stopped) if id(job) not in kept and job.id]
+        left = _wait_for_ends(over, time.monotonic() + grace_s) if grace_s > 0 else over
+        if left:
+            with contextlib.suppress(SlurmError):
+                ask(["sh", "-c", cancel_script('"$@"'), "sh", *left])
+        if not self._job_by_worker and self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+
+
+def _wait_for_ends(jobs: Sequence[str], deadline: float) -> list[str]:
+    """Wait until these jobs have ended; those that have not by then."""
+    left = list(jobs)
+    while left and time.monotonic() < deadline:
+        with contextlib.suppress(SlurmError):
+            found = read_queue(queue(left, SQUEUE_FORMAT))
+            over = {*ENDED, "COMPLETING"}
+            left = [job for job in left if job in found and found[job].state not in over]
+        if left:
+            time.sleep(_POLL_S)
+    return left
+
+
+def _outside(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without what describes the allocation that the head itself may be in."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("SLURM_") or name == "SLURM_CONF"
+    }
+
+
+class _Keeper:
+    """Ends the jobs of a head that was killed, pending ones too, and removes their logs.
+
+    A shell that reads the ids of jobs from a pipe; when the head is gone, the pipe closes.
+    """
+
+    def __init__(self, log_dir: Path | None) -> None:
+        self._temporary = _temporary_folder() if log_dir is None else None
+        self.folder = log_dir if log_dir is not None else self._temporary
+        if log_dir is not None:
+            log_dir.mkdir(parents=True, exist_ok=True)
+        script = (
+            'while read -r job; do jobs="$jobs $job"; done; '
+            f'[ -z "$jobs" ] || {cancel_script("$jobs")}; [ -z "$1" ] || rm -rf "$1"'
+        )
+        self._process = subprocess.Popen(
+            ["sh", "-c", script, "sh", str(self._temporary or "")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C in the terminal is for the head.
+            start_new_session=True,
+        )
+
+    def keep(self, job: str) -> None:
+        """End this job too, if the head dies."""
+        if job and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(f"{job}\n".encode())
+                self._process.stdin.flush()
+
+    def close(self) -> None:
+        """The head has ended its jobs itself."""
+        self._process.kill()
+        self._process.communicate()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+def _temporary_folder() -> Path | None:
+    """In the home directory, since clusters share it; None where there is none."""
+    with contextlib.suppress(OSError, RuntimeError):
+        cache = Path.home() / ".cache" / "clusterenv"
+        cache.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="slurm-", dir=cache))
+    return None

@@ -1,0 +1,19 @@
+"""Workers are killed all the time, and PPO keeps learning: the short form of `make chaos`."""
+
+import importlib
+
+import pytest
+
+from tests.engines.harness.runs import ROOT
+
+
+@pytest.mark.usefixtures("slurm_commands")
+def test_ppo_learns_while_workers_are_killed(slurm, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    chaos = importlib.import_module("chaos")
+    books = chaos.run_on(slurm, seconds=25.0, kill_every_s=3.0)
+    assert books.kills >= 4
+    assert books.restarts > 0
+    # Random actions reach 22.
+    assert books.last_return > 2 * books.first_return

@@ -1,0 +1,152 @@
+"""Workers on a real Slurm cluster: the contract holds, nothing is shown, nothing is left."""
+
+import logging
+import os
+import shutil
+from contextlib import nullcontext
+
+import pytest
+
+from clusterenv import ClusterEnv, StartupError
+from clusterenv.launchers.slurm import SlurmLauncher
+from tests.contract import test_parity, transports
+from tests.contract.worlds import Count
+from tests.engines.slurm_runs import WHOLE_NODE, processes_on, whole_allocation
+from tests.integration.polling import eventually
+
+PARITY = [
+    ("CartPole-v1", "7 on 3", "NextStep"),
+    ("dict", "5 on 2", "SameStep"),
+    ("loose types", "3 on 1", "Disabled"),
+]
+
+
+pytestmark = pytest.mark.usefixtures("slurm_commands")
+
+
+@pytest.mark.parametrize(("env", "layout", "mode"), PARITY)
+def test_the_parity_contract_holds_with_a_job_per_worker(slurm, monkeypatch, env, layout, mode):
+    on_slurm = {"launcher": SlurmLauncher(**WHOLE_NODE), "trust_workers": True}
+    monkeypatch.setitem(transports.TRANSPORTS, "slurm", lambda: on_slurm)
+    test_parity.assert_parity(env, layout, mode, "slurm")
+    assert eventually(lambda: not slurm.jobs())
+    assert processes_on(slurm) == []
+
+
+def test_the_parity_contract_holds_with_steps_of_an_allocation(slurm, monkeypatch):
+    with whole_allocation(slurm, monkeypatch):
+        on_slurm = {"launcher": SlurmLauncher(), "trust_workers": True}
+        assert on_slurm["launcher"].script().startswith("srun ")
+        monkeypatch.setitem(transports.TRANSPORTS, "slurm", lambda: on_slurm)
+        test_parity.assert_parity("dict", "7 on 3", "NextStep", "slurm")
+        assert processes_on(slurm) == []
+
+
+def test_workers_of_one_job_share_a_node_and_leave_nothing(slurm):
+    launcher = SlurmLauncher(workers_per_job=2, cpus_per_worker=2, mem_per_worker="50M")
+    with ClusterEnv(Count, 4, 4, launcher=launcher) as envs:
+        assert not envs._head.crew.shares_memory
+        assert len(slurm.jobs()) == 2
+        assert [len(processes_on(slurm, node)) for node in slurm.nodes] == [2, 2, 0, 0]
+        envs.reset(seed=0)
+    assert eventually(lambda: not slurm.jobs())
+    assert processes_on(slurm) == []
+
+
+def test_logs_are_kept_where_the_user_wants_them(tmp_path):
+    with ClusterEnv(Noisy, 2, 2, launcher=SlurmLauncher(log_dir=tmp_path / "logs")) as envs:
+        assert "built in worker" in envs._head.crew._launcher.logs("worker-1.0")
+    assert "built in worker" in (tmp_path / "logs" / "worker-0.0.log").read_text()
+
+
+def test_default_logs_are_shown_and_leave_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with ClusterEnv(Noisy, 1, 1, launcher=SlurmLauncher()) as envs:
+        assert "built in worker" in envs._head.crew._launcher.logs("worker-0.0")
+    assert list((tmp_path / ".cache" / "clusterenv").iterdir()) == []
+
+
+class Noisy(Count):
+    """Says that it was built."""
+
+    def __init__(self):
+        super().__init__()
+        print("built in worker")
+
+
+def test_setup_prefix_and_environment_reach_the_worker(tmp_path):
+    launcher = SlurmLauncher(
+        setup="export FROM_SETUP=1",
+        prefix=("env", "FROM_PREFIX=2"),
+        environment={"FROM_ENVIRONMENT": "3"},
+    )
+    with ClusterEnv(Telling, 1, 1, launcher=launcher) as envs:
+        names = ("FROM_SETUP", "FROM_PREFIX", "FROM_ENVIRONMENT", "OMP_NUM_THREADS")
+        assert [envs.call("tell", name)[0] for name in names] == ["1", "2", "3", "1"]
+
+
+class Telling(Count):
+    """Tells what is in its worker's environment."""
+
+    def tell(self, name):
+        return os.environ.get(name)
+
+
+class Recording(SlurmLauncher):
+    """Remembers the invitations it delivered."""
+
+    invitations = ()
+
+    def start(self, orders):
+        self.invitations += tuple(order.invitation.decode() for order in orders)
+        super().start(orders)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["jobs", "steps"])
+def test_secrets_are_nowhere_to_be_seen(slurm, monkeypatch, tmp_path, inside):
+    with whole_allocation(slurm, monkeypatch) if inside else nullcontext():
+        launcher = Recording(log_dir=tmp_path)
+        with ClusterEnv(Telling, 2, 2, launcher=launcher) as envs:
+            assert envs.call("tell", "CLUSTERENV_INVITATION") == (None, None)
+            seen = slurm.run(["ps", "-eww", "-o", "args"])
+            for job in slurm.jobs():
+                seen += slurm.run(["scontrol", "show", "job", "-dd", job])
+                if not inside:
+                    seen += slurm.run(["scontrol", "write", "batch_script", job, "-"])
+            seen += "".join(path.read_text() for path in tmp_path.iterdir())
+    secrets = [part.split('"')[0] for i in launcher.invitations for part in i.split('_key":"')[1:]]
+    assert len(secrets) == 6
+    assert "clusterenv worker" in seen
+    assert not [secret for secret in secrets if secret in seen]
+
+
+def test_a_job_that_waits_for_ever_is_told_and_ends_at_the_deadline_with_the_reason(slurm, caplog):
+    launcher = SlurmLauncher("closed")
+    with (
+        caplog.at_level(logging.WARNING, "clusterenv"),
+        pytest.raises(StartupError, match=r"0 of 2 workers .* PENDING \(PartitionDown\)"),
+    ):
+        ClusterEnv(Count, 2, 2, launcher=launcher, startup_timeout_s=9.0)
+    told = [record.getMessage() for record in caplog.records if "PENDING" in record.getMessage()]
+    assert len(told) == 1
+    assert "2 job(s) wait" in told[0]
+    assert slurm.jobs() == []
+
+
+def test_an_unknown_partition_is_refused_in_the_words_of_sbatch(slurm):
+    with pytest.raises(StartupError, match="invalid partition specified: nowhere"):
+        ClusterEnv(Count, 2, 2, launcher=SlurmLauncher("nowhere"))
+    assert slurm.jobs() == []
+
+
+def test_a_worker_that_cannot_start_says_why(slurm):
+    launcher = SlurmLauncher(python="/nowhere/python")
+    with pytest.raises(StartupError, match=r"(?s)ended as FAILED.*exit code 12[67].*No such file"):
+        ClusterEnv(Count, 2, 2, launcher=launcher)
+    assert eventually(lambda: not slurm.jobs())
+
+
+def test_without_slurm_the_error_says_where_to_start(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    with pytest.raises(ValueError, match="no 'sbatch' on this machine"):
+        SlurmLauncher()

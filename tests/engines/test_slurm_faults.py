@@ -1,0 +1,181 @@
+"""Faults on a real Slurm cluster: the run goes on with all slots, and every row is a real one."""
+
+import os
+import signal
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from clusterenv import ClusterEnv
+from clusterenv.launchers.slurm import SlurmLauncher
+from tests.contract.policies import numpy_policy
+from tests.contract.worlds import Count
+from tests.engines.following import Followed
+from tests.engines.slurm_runs import WHOLE_NODE, processes_on, whole_allocation
+from tests.integration.heads import HeadScript
+from tests.integration.polling import eventually, is_alive, kill
+
+pytestmark = pytest.mark.usefixtures("slurm_commands")
+SEED = 7
+NUM_ENVS = 5
+LEASE_S = 4.0
+
+
+class Run:
+    """Two workers, each on a node of its own, and rollouts that are checked by replay."""
+
+    def __init__(self, envs):
+        self.envs = envs
+        self.envs.reset(seed=SEED)
+        self._policy = numpy_policy(envs)
+        self.followed = Followed(envs, Count, SEED)
+
+    @property
+    def members(self):
+        return self.envs._head.roster.members
+
+    def rollout(self, times=1):
+        for _ in range(times):
+            self.followed.check(self.envs.rollout(self._policy, 7))
+
+    def rollout_until(self, condition, deadline_s):
+        deadline = time.monotonic() + deadline_s
+        while not condition():
+            assert time.monotonic() < deadline
+            self.rollout()
+            time.sleep(0.1)
+
+
+@contextmanager
+def running(**options):
+    launcher = SlurmLauncher(**{**WHOLE_NODE, **options})
+    with ClusterEnv(Count, NUM_ENVS, 2, launcher=launcher, lease_s=LEASE_S) as envs:
+        run = Run(envs)
+        run.rollout()
+        yield run
+
+
+def node_of(slurm, pid):
+    return next(node for node in slurm.nodes if pid in processes_on(slurm, node))
+
+
+def test_a_killed_task_is_replaced(slurm):
+    with running() as run:
+        kill(run.envs.call("pid")[4])
+        run.rollout(3)
+        assert run.followed.restarts == 2
+        assert [member.incarnation for member in run.members] == [0, 1]
+    assert eventually(lambda: not slurm.jobs())
+
+
+def test_a_killed_node_is_replaced_by_another(slurm):
+    with running() as run:
+        node = node_of(slurm, run.envs.call("pid")[4])
+        slurm.kill_node(node)
+        run.rollout(3)
+        assert run.followed.restarts == 2
+        assert node_of(slurm, run.envs.call("pid")[4]) != node
+
+
+def test_a_worker_on_a_node_that_is_cut_off_is_replaced_and_ends_by_its_lease(slurm):
+    with running() as run:
+        pid = run.envs.call("pid")[4]
+        node = node_of(slurm, pid)
+        slurm.cut(node)
+        run.rollout(3)
+        assert run.followed.restarts == 2
+        assert eventually(lambda: not is_alive(pid), 2 * LEASE_S)
+        slurm.mend(node)
+        run.rollout(3)
+        assert run.followed.restarts == 2
+        assert [member.incarnation for member in run.members] == [0, 1]
+
+
+def test_a_link_that_is_cut_for_less_than_the_lease_is_no_loss(slurm):
+    with running() as run:
+        node = node_of(slurm, run.envs.call("pid")[4])
+        slurm.cut(node)
+        time.sleep(0.3)
+        slurm.mend(node)
+        run.rollout(3)
+        assert [member.incarnation for member in run.members] == [0, 0]
+
+
+def test_workers_hand_over_before_their_time_limit(slurm, caplog):
+    with running(time_limit=1) as run:
+        run.rollout_until(lambda: all(m.incarnation for m in run.members), 60.0)
+        run.rollout(2)
+        assert run.followed.restarts == NUM_ENVS
+        # In order: it costs nothing of the budget.
+        assert [len(member.restarts) for member in run.members] == [0, 0]
+
+
+def test_preempted_workers_hand_over(slurm):
+    with running(partition="low") as run:
+        node = node_of(slurm, run.envs.call("pid")[4])
+        slurm.run(["sbatch", "-p", "urgent", "-w", node, "--exclusive", "--wrap", "sleep 30"])
+        run.rollout_until(lambda: run.members[1].incarnation, 30.0)
+        run.rollout(2)
+        assert run.followed.restarts == 2
+        assert [len(member.restarts) for member in run.members] == [0, 0]
+        assert node_of(slurm, run.envs.call("pid")[4]) != node
+
+
+def test_a_killed_step_of_an_allocation_is_replaced(slurm, monkeypatch):
+    with whole_allocation(slurm, monkeypatch), running(cpus_per_worker=1) as run:
+        kill(run.envs.call("pid")[4])
+        run.rollout(3)
+        assert run.followed.restarts == 2
+
+
+def test_a_step_that_stands_still_is_ended(slurm, monkeypatch):
+    with whole_allocation(slurm, monkeypatch):
+        with running(cpus_per_worker=1) as run:
+            os.kill(run.envs.call("pid")[4], signal.SIGSTOP)
+            run.envs.close(terminate=True)
+        assert eventually(lambda: not processes_on(slurm))
+
+
+HEAD = """
+from clusterenv.launchers.slurm import SlurmLauncher
+from tests.contract.worlds import Count
+envs = ClusterEnv(Count, 4, 2, launcher=SlurmLauncher({options}), lease_s=4.0)
+envs.reset(seed=0)
+open(SIGN, "w").close()
+time.sleep(600)
+"""
+
+
+def assert_nothing_left(slurm, head, within_s):
+    os.kill(head.process.pid, signal.SIGKILL)
+    head.wait()
+    assert eventually(lambda: not processes_on(slurm), within_s)
+    assert eventually(lambda: head.others() == [], within_s), head.others()
+
+
+@pytest.mark.parametrize("options", ["", "workers_per_job=2"])
+def test_no_job_outlives_a_killed_head(slurm, tmp_path, options):
+    with HeadScript(tmp_path, HEAD.format(options=options)) as head:
+        head.wait_for_sign()
+        assert len(processes_on(slurm)) == 2
+        assert_nothing_left(slurm, head, 2 * LEASE_S)
+        assert eventually(lambda: not slurm.jobs())
+
+
+def test_no_job_waits_on_after_its_head_was_killed(slurm, tmp_path):
+    with HeadScript(tmp_path, HEAD.format(options="'closed'")) as head:
+        assert eventually(lambda: len(slurm.jobs()) == 2), head.report()
+        assert_nothing_left(slurm, head, 2 * LEASE_S)
+        assert eventually(lambda: not slurm.jobs())
+
+
+def test_no_step_outlives_a_killed_head(slurm, monkeypatch, tmp_path):
+    with (
+        whole_allocation(slurm, monkeypatch) as job,
+        HeadScript(tmp_path, HEAD.format(options="")) as head,
+    ):
+        head.wait_for_sign()
+        assert len(processes_on(slurm)) == 2
+        assert_nothing_left(slurm, head, 2 * LEASE_S)
+        assert slurm.jobs() == [job]

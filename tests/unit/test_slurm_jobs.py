@@ -1,0 +1,203 @@
+"""Jobs are watched through a Slurm that may be slow, silent or forgetful."""
+
+import logging
+import subprocess
+
+import pytest
+
+from clusterenv.errors import StartupError
+from clusterenv.launchers import slurm_jobs
+from clusterenv.launchers.base import Order, Status
+from clusterenv.launchers.slurm import SlurmLauncher
+from clusterenv.launchers.slurm_commands import SlurmError
+from clusterenv.launchers.slurm_jobs import SlurmJobs
+from clusterenv.launchers.slurm_text import Request
+
+
+class Slurm:
+    """Answers in the place of Slurm's commands."""
+
+    def __init__(self):
+        self.submitted, self.cancelled = [], []
+        self.queue, self.ended = {}, {}
+        self.silent = False
+
+    def ask(self, argv, env=None, given=""):
+        self._speak()
+        if argv[0] == "sbatch":
+            self.submitted.append((env, given))
+            return f"{len(self.submitted)};cluster\n"
+        assert argv[0] == "sh"
+        self.cancelled += argv[4:]
+        return ""
+
+    def squeue(self, jobs, form):
+        self._speak()
+        return "".join(f"{job}|{self.queue[job]}\n" for job in jobs if job in self.queue)
+
+    def show_job(self, job):
+        self._speak()
+        return self.ended[job]
+
+    def _speak(self):
+        if self.silent:
+            raise SlurmError("slurm_load_jobs error: Unable to contact slurm controller")
+
+
+@pytest.fixture
+def slurm(monkeypatch):
+    slurm = Slurm()
+    monkeypatch.setattr(slurm_jobs, "ask", slurm.ask)
+    monkeypatch.setattr(slurm_jobs, "queue", slurm.squeue)
+    monkeypatch.setattr(slurm_jobs, "show_job", slurm.show_job)
+    return slurm
+
+
+@pytest.fixture
+def launch(slurm, tmp_path):
+    opened = []
+
+    def launch(workers, workers_per_job=1):
+        jobs = SlurmJobs(Request(), workers_per_job, {"MARK": "x"}, tmp_path)
+        opened.append((jobs, workers))
+        jobs.start([Order(worker, f"keys of {worker}".encode()) for worker in workers])
+        return jobs
+
+    yield launch
+    slurm.silent = False
+    for jobs, workers in opened:
+        jobs.stop(workers)
+
+
+def test_the_keys_are_in_the_environment_of_the_job_and_nowhere_else(slurm, launch, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "99")
+    launch(["a"])
+    ((env, script),) = slurm.submitted
+    assert env["CLUSTERENV_INVITATION"] == "keys of a"
+    assert env["MARK"] == "x"
+    assert "SLURM_JOB_ID" not in env
+    assert "keys of" not in script
+
+
+def test_workers_of_one_job_get_a_line_each(slurm, launch):
+    launch(["a", "b", "c"], workers_per_job=2)
+    lines = sorted(env["CLUSTERENV_INVITATION"] for env, _ in slurm.submitted)
+    assert lines == ["keys of a\nkeys of b", "keys of c"]
+
+
+def test_slurms_silence_is_not_the_end_of_a_worker(slurm, launch):
+    jobs = launch(["a"])
+    slurm.queue = {"1": "RUNNING|None|n1"}
+    running = Status(False, "job 1 is RUNNING on n1")
+    assert jobs.status() == {"a": running}
+    slurm.silent = True
+    assert jobs.status() == {"a": running}
+
+
+def test_the_end_of_a_job_is_asked_for_once(slurm, launch):
+    jobs = launch(["a", "b"])
+    slurm.queue = {"1": "RUNNING|None|n1", "2": "RUNNING|None|n1"}
+    jobs.status()
+    (lost,) = [worker for worker, job in jobs._job_by_worker.items() if job.id == "2"]
+    slurm.queue["2"] = "TIMEOUT|TimeLimit|n1"
+    slurm.ended["2"] = "JobState=TIMEOUT Reason=TimeLimit ExitCode=0:0 NodeList=n1"
+    assert jobs.status()[lost].ended
+    del slurm.queue["2"], slurm.ended["2"]
+    assert "TIMEOUT" in jobs.status()[lost].reason
+    assert sum(status.ended for status in jobs.status().values()) == 1
+
+
+def test_a_state_that_nobody_knows_is_not_an_end(slurm, launch):
+    jobs = launch(["a"])
+    slurm.queue = {"1": "LEVITATING|None|n1"}
+    assert not jobs.status()["a"].ended
+
+
+def test_who_waits_is_told_once_per_reason(slurm, launch, monkeypatch, caplog):
+    monkeypatch.setattr(slurm_jobs, "_PATIENCE_S", 0.0)
+    jobs = launch(["a", "b"])
+    for reason in ("Resources", "Resources", "Priority"):
+        slurm.queue = dict.fromkeys("12", f"PENDING|{reason}|")
+        with caplog.at_level(logging.WARNING, "clusterenv"):
+            jobs.status()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "2 job(s) wait" in told[0]
+    assert "(Resources)" in told[0]
+    assert "(Priority)" in told[1]
+
+
+def test_a_replacement_that_cannot_be_submitted_ends_but_does_not_raise(slurm, launch):
+    jobs = launch(["a.0"])
+    slurm.queue = {"1": "RUNNING|None|n1"}
+    jobs.stop(["a.0"])
+    assert slurm.cancelled == ["1"]
+    slurm.silent = True
+    jobs.start([Order("a.1", b"")])
+    slurm.silent = False
+    assert "Unable to contact" in jobs.status()["a.1"].reason
+    assert jobs.status()["a.1"].ended
+    jobs.stop(["a.1"])
+
+
+def test_the_first_job_that_cannot_be_submitted_raises(slurm, launch):
+    slurm.silent = True
+    with pytest.raises(StartupError, match="Unable to contact slurm controller"):
+        launch(["a"])
+
+
+def test_a_job_ends_with_the_last_of_its_workers(slurm, launch):
+    jobs = launch(["a", "b"], workers_per_job=2)
+    slurm.queue = {"1": "RUNNING|None|n1"}
+    jobs.stop(["a"])
+    assert slurm.cancelled == []
+    jobs.stop(["b"])
+    assert slurm.cancelled == ["1"]
+
+
+def test_a_job_that_ends_by_itself_is_not_cancelled(slurm, launch):
+    jobs = launch(["a"])
+    slurm.queue = {"1": "COMPLETED|None|n1"}
+    jobs.stop(["a"], grace_s=5.0)
+    assert slurm.cancelled == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"workers_per_job": 0}, ValueError),
+        ({"extra": "--exclusive"}, TypeError),
+        ({"prefix": "apptainer exec"}, TypeError),
+        ({"time_limit": "never"}, ValueError),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(wrong, error):
+    with pytest.raises(error, match=next(iter(wrong))):
+        SlurmLauncher(**wrong)
+
+
+def test_a_killed_head_leaves_a_shell_that_ends_its_jobs(tmp_path, monkeypatch):
+    said = tmp_path / "said"
+    fake = tmp_path / "scancel"
+    fake.write_text(f'#!/bin/sh\necho "$*" >> {said}\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keeper = slurm_jobs._Keeper(None)
+    keeper.keep("5")
+    keeper.keep("6")
+    assert keeper.folder.exists()
+    keeper._process.stdin.close()
+    keeper._process.wait(20)
+    assert said.read_text().splitlines()[-1] == "--quiet 5 6"
+    assert not keeper.folder.exists()
+
+
+def test_a_keeper_that_is_dismissed_does_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keeper = slurm_jobs._Keeper(None)
+    keeper.keep("5")
+    keeper.close()
+    assert keeper._process.returncode == -9
+    assert not keeper.folder.exists()
+    assert subprocess.run(["pgrep", "-P", str(keeper._process.pid)], check=False).returncode == 1

@@ -1,0 +1,169 @@
+"""What is said to Slurm, and how its answers are read."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clusterenv.launchers.base import Status
+from clusterenv.launchers.slurm_text import Request, read_end, read_queue, seconds_of
+from tests.integration.polling import eventually
+
+ENDED_JOB = (
+    "JobId=7 JobName=clusterenv JobState={state} Reason={reason} Dependency=(null) Requeue=0 "
+    "ExitCode={code} RunTime=00:00:03 ReqNodeList=n9 NodeList=n1 BatchHost=n1"
+)
+
+
+def options_of(script):
+    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if "#SBATCH" in line]
+
+
+def test_a_job_asks_for_what_the_user_chose():
+    request = Request(
+        partition="cpu",
+        account="lab",
+        qos="high",
+        constraint="avx2&ib",
+        time_limit="1-00",
+        cpus_per_worker=2,
+        mem_per_worker="3g",
+        gpus_per_worker=1,
+        extra=("--comment=two words",),
+    )
+    options = options_of(request.script([None, None, None]))
+    for wanted in (
+        "--partition=cpu",
+        "--account=lab",
+        "--qos=high",
+        "'--constraint=avx2&ib'",
+        "--time=1-00",
+        "--nodes=1",
+        "--ntasks=3",
+        "--cpus-per-task=2",
+        "--mem=9G",
+        "--gpus=3",
+        "--no-requeue",
+        "'--comment=two words'",
+    ):
+        assert wanted in options
+    assert options[-1] == "'--comment=two words'"
+
+
+def test_what_was_not_chosen_is_left_to_slurm():
+    script = Request().script([None])
+    for name in ("partition", "account", "qos", "constraint", "time", "mem", "gpus"):
+        assert f"--{name}=" not in script
+
+
+def test_the_script_of_one_worker_becomes_the_worker_after_its_setup():
+    request = Request(setup="module load x", command=("image", "python 3"))
+    *_, log, setup, last = request.script([Path("/logs/a b.log")]).splitlines()
+    assert "exec >'/logs/a b.log' 2>&1" in log
+    assert setup == "module load x"
+    assert last == "exec image 'python 3'"
+
+
+@pytest.fixture
+def play(tmp_path):
+    """Run the script of a job whose workers are little shells."""
+
+    def play(worker, count):
+        request = Request(command=("bash", "-c", worker))
+        logs = [tmp_path / f"{index}.log" for index in range(count)]
+        process = subprocess.Popen(["bash", "-c", request.script(logs)], start_new_session=True)
+        return process, lambda: [log.read_text() if log.exists() else "" for log in logs]
+
+    return play
+
+
+def test_each_worker_of_a_job_has_a_number_and_a_log(play):
+    process, logs = play("echo I am $SLURM_PROCID", 3)
+    assert process.wait(20) == 0
+    assert logs() == ["I am 0\n", "I am 1\n", "I am 2\n"]
+
+
+@pytest.mark.parametrize("name", ["USR1", "TERM"])
+def test_each_worker_of_a_job_hears_the_signals_of_the_job(play, name):
+    worker = f"trap 'echo bye; exit' {name}; echo up; while :; do sleep 0.05; done"
+    process, logs = play(worker, 2)
+    assert eventually(lambda: logs() == ["up\n"] * 2)
+    subprocess.run(["kill", f"-{name}", str(process.pid)], check=True)
+    process.wait(20)
+    assert logs() == ["up\nbye\n"] * 2
+
+
+def test_all_workers_of_a_job_can_be_ended_at_once(play):
+    process, logs = play("trap '' TERM; echo $$; while :; do sleep 0.05; done", 2)
+    assert eventually(lambda: all(logs()))
+    subprocess.run(["kill", "-USR2", str(process.pid)], check=True)
+    process.wait(20)
+    for log in logs():
+        assert eventually(lambda log=log: not Path(f"/proc/{log.strip()}").exists())
+
+
+def test_a_log_folder_that_a_node_does_not_have_is_no_reason_to_fail():
+    script = Request(command=("echo", "works")).script([Path("/nowhere/at/all/w.log")])
+    assert subprocess.check_output(["bash", "-c", script], text=True) == "works\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5", 300),
+        ("1:30", 90),
+        ("2:00:10", 7210),
+        ("1-2", 93600),
+        ("1-2:30", 95400),
+        ("0-0:0:9", 9),
+    ],
+)
+def test_time_limits_are_read_as_slurm_reads_them(text, seconds):
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize(("limit", "notice"), [(None, 60), ("60", 60), ("2", 30), ("1", 15)])
+def test_short_jobs_get_short_notice(limit, notice):
+    options = options_of(Request(time_limit=limit).script([None]))
+    assert f"--signal=B:USR1@{notice}" in options
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"cpus_per_worker": 0}, "cpus_per_worker=0"),
+        ({"gpus_per_worker": -1}, "gpus_per_worker=-1"),
+        ({"time_limit": "soon"}, "time_limit='soon'"),
+        ({"mem_per_worker": "much"}, "mem_per_worker='much'"),
+        ({"notice_s": 0}, "notice_s=0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong, says):
+    with pytest.raises(ValueError, match=says):
+        Request(**wrong)
+
+
+def test_the_queue_says_who_waits_and_why():
+    found = read_queue("12|PENDING|Resources|\n13|RUNNING|None|n[2-3]\nnoise\n")
+    waiting = "job 12 is PENDING (Resources), see: squeue -j 12"
+    assert found["12"].status("12") == Status(False, waiting)
+    assert found["13"].status("13") == Status(False, "job 13 is RUNNING on n[2-3]")
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "code", "words"),
+    [
+        ("FAILED", "NonZeroExitCode", "3:0", "FAILED (NonZeroExitCode) on n1, exit code 3"),
+        ("FAILED", "None", "0:9", "FAILED on n1, killed by signal 9 (out of memory?)"),
+        ("TIMEOUT", "TimeLimit", "0:15", "TIMEOUT (TimeLimit) on n1, killed by signal 15: raise"),
+        ("OUT_OF_MEMORY", "OutOfMemory", "0:125", "OUT_OF_MEMORY (OutOfMemory) on n1"),
+        ("NODE_FAIL", "NodeDown", "1:0", "NODE_FAIL (NodeDown) on n1"),
+        ("PREEMPTED", "None", "0:0", "PREEMPTED on n1"),
+        ("CANCELLED", "None", "0:0", "CANCELLED on n1"),
+    ],
+)
+def test_the_end_of_a_job_is_told_in_slurms_words(state, reason, code, words):
+    status = read_end("7", ENDED_JOB.format(state=state, reason=reason, code=code))
+    assert status.ended
+    assert status.reason.startswith(f"job 7 ended as {words}")
