@@ -15,6 +15,7 @@ from tests.engines.harness.waiting import Daemon
 
 START_S = 90.0
 FIRST_PORT = 6400
+FIRST_CLIENT_PORT = 6700
 OBJECT_STORE_BYTES = 80_000_000
 HURRY = {
     "RAY_health_check_period_ms": "500",
@@ -27,12 +28,16 @@ HURRY = {
 
 
 class RayCluster:
-    """Nodes ``r1``, ``r2``, ... with ``cpus`` CPUs each; programs that get ``env`` find it."""
+    """Nodes ``r1``, ``r2``, ... with ``cpus`` CPUs each; programs that get ``env`` find it.
+
+    One more host, ``outside``, sees the network but is no node.
+    """
 
     def __init__(self, nodes: int = 3, cpus: int = 2) -> None:
-        self.hosts = Hosts(nodes, prefix="r")
+        self.hosts = Hosts(nodes + 1, prefix="r")
+        self.nodes = [f"r{number + 1}" for number in range(nodes)]
+        self.cpus = cpus
         self.env: dict[str, str] = {}
-        self._cpus = cpus
         self._daemons: dict[str, Daemon] = {}
         self._stack = ExitStack()
 
@@ -42,10 +47,10 @@ class RayCluster:
             stack.callback(self._kill_daemons)
             self._write_token()
             self._start_head()
-            for name in self.hosts:
+            for name in self.nodes:
                 self._give_temporary_folder(name)
                 self._start_node(name)
-            self.wait_until_up(*self.hosts)
+            self.wait_until_up(*self.nodes)
             self._stack = stack.pop_all()
         return self
 
@@ -58,9 +63,14 @@ class RayCluster:
         return f"{self.hosts.head_address}:{FIRST_PORT + self.hosts.claim.number}"
 
     @property
-    def nodes(self) -> list[str]:
-        """The names of the nodes that run workers."""
-        return list(self.hosts)
+    def client_address(self) -> str:
+        """What ``ray.init`` takes outside the cluster."""
+        return f"ray://{self.hosts.head_address}:{FIRST_CLIENT_PORT + self.hosts.claim.number}"
+
+    @property
+    def outside(self) -> Host:
+        """A host that is no node."""
+        return self.hosts[f"r{len(self.nodes) + 1}"]
 
     def __getitem__(self, node: str) -> Host:
         return self.hosts[node]
@@ -72,7 +82,7 @@ class RayCluster:
 
     def reset(self) -> None:
         """Bring back the nodes that were killed."""
-        dead = [name for name in self.hosts if self._daemons[name].process.poll() is not None]
+        dead = [name for name in self.nodes if self._daemons[name].process.poll() is not None]
         for name in dead:
             self._start_node(name)
         self.wait_until_up(*dead)
@@ -106,6 +116,7 @@ class RayCluster:
         folder = self.hosts.claim.short_folder
         options = ["--head", f"--node-ip-address={address}", f"--port={port}", "--num-cpus=0"]
         options += [f"--temp-dir={folder}", "--include-dashboard=false"]
+        options += [f"--ray-client-server-port={FIRST_CLIENT_PORT + self.hosts.claim.number}"]
         argv, env = _command(options), {**self._daemon_env(), **self.hosts.claim.env}
         head = self._daemons["head"] = Daemon(argv, self._folder / "ray-head.log", env)
         _wait_until_up(head, "Ray's head node")
@@ -120,7 +131,7 @@ class RayCluster:
         host, log = self.hosts[name], self._folder / f"ray-{name}.log"
         log.unlink(missing_ok=True)
         options = [f"--address={self.address}", f"--node-ip-address={host.address}"]
-        options += [f"--num-cpus={self._cpus}", f'--resources={{"{name}": 1}}']
+        options += [f"--num-cpus={self.cpus}", f'--resources={{"{name}": 1}}']
         self._daemons[name] = host.daemon(_command(options), log, self._daemon_env())
 
     def _daemon_env(self) -> dict[str, str]:
