@@ -7,11 +7,11 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from clusterenv.launchers.base import Order, Status
-from clusterenv.launchers.ray_keeper import Keeper
+from clusterenv.launchers.ray_keeper import Hired, Keeper, Place
 from clusterenv.launchers.ray_needs import Needs, in_one_line
 
 try:
@@ -55,30 +55,6 @@ class _Connection:
 
 
 _connection = _Connection()
-
-
-@dataclass(frozen=True)
-class _Place:
-    """One worker's share of a placement group."""
-
-    group: PlacementGroup
-    bundle: int
-    placed_by: float
-    """When Ray must have found it; a replacement's start has a limit at the head."""
-
-
-@dataclass
-class _Hired:
-    """A worker, as far as Ray knows it."""
-
-    keeper: Any
-    place: _Place
-    located: ray.ObjectRef[Any]
-    over: ray.ObjectRef[Any]
-    node: str = ""
-    """Its name, once the actor is there."""
-    end: Status | None = None
-    log: str = ""
 
 
 class RayLauncher:
@@ -131,8 +107,8 @@ class RayLauncher:
         self._address = address
         self._placement_timeout_s = placement_timeout_s
         self._keeper_arguments = dict(environment or {}), log_dir
-        self._hired: dict[str, _Hired] = {}
-        self._free: list[_Place] = []
+        self._hired: dict[str, Hired] = {}
+        self._free: list[Place] = []
         # The watcher asks while the user's thread replaces workers, or disconnects.
         self._lock = threading.Lock()
 
@@ -151,14 +127,15 @@ class RayLauncher:
             if len(self._free) < len(orders):
                 self._free += self._new_places(len(orders) - len(self._free))
             for order in orders:
-                self._hired[order.worker] = self._hire(order, self._free.pop(0))
+                self._hired[order.worker] = self._hire(order, self._free[0])
+                self._free.pop(0)
 
-    def _new_places(self, count: int) -> list[_Place]:
+    def _new_places(self, count: int) -> list[Place]:
         group = placement_group([self._needs.bundle] * count, self._needs.strategy)
         placed_by = time.monotonic() + self._placement_timeout_s
-        return [_Place(group, bundle, placed_by) for bundle in range(count)]
+        return [Place(group, bundle, placed_by) for bundle in range(count)]
 
-    def _hire(self, order: Order, place: _Place) -> _Hired:
+    def _hire(self, order: Order, place: Place) -> Hired:
         keeper = (
             ray.remote(Keeper)
             .options(
@@ -172,18 +149,16 @@ class RayLauncher:
         )
         # The invitation goes straight to the actor: what creates one is kept in Ray's own store.
         over = keeper.run.remote(order.worker, order.invitation)
-        return _Hired(keeper, place, keeper.where.remote(), over)
+        return Hired(keeper, place, keeper.where.remote(), over)
 
     def status(self) -> dict[str, Status]:
         """Each worker that was started and not yet stopped, with its node."""
         with self._lock:
             refs = [ref for hired in self._hired.values() for ref in (hired.located, hired.over)]
-            if not refs:
-                return {}
-            ready = set(ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[0])
+            ready = _wait_for(refs, 0.0)
             return {worker: self._look(hired, ready) for worker, hired in self._hired.items()}
 
-    def _look(self, hired: _Hired, ready: set[ray.ObjectRef[Any]]) -> Status:
+    def _look(self, hired: Hired, ready: set[ray.ObjectRef[Any]]) -> Status:
         if hired.end is not None:
             return hired.end
         if not hired.node and hired.located in ready:
@@ -195,7 +170,7 @@ class RayLauncher:
             hired.end = self._unplaced(hired.place.group)
         return hired.end or _not_ended(hired.node)
 
-    def _ended(self, hired: _Hired) -> Status:
+    def _ended(self, hired: Hired) -> Status:
         node = f"Ray node {hired.node}" if hired.node else "Ray"
         try:
             reason, hired.log = ray.get(hired.over, timeout=_ANSWER_S)
@@ -234,11 +209,7 @@ class RayLauncher:
         """End these workers, forget them; let them end by themselves for ``grace_s`` first."""
         with self._lock:
             leaving = {w: self._hired.pop(w) for w in workers if w in self._hired}
-        if not leaving:
-            return
-        refs = [hired.over for hired in leaving.values()]
-        ray.wait(refs, num_returns=len(refs), timeout=grace_s, fetch_local=False)
-        _end(leaving)
+        _end(leaving, grace_s)
         with self._lock:
             self._free += [replace(hired.place, placed_by=math.inf) for hired in leaving.values()]
             self._give_back()
@@ -254,15 +225,21 @@ class RayLauncher:
             _connection.close(self)
 
 
-def _end(leaving: Mapping[str, _Hired]) -> None:
+def _end(leaving: Mapping[str, Hired], grace_s: float) -> None:
+    _wait_for([hired.over for hired in leaving.values()], grace_s)
     # Those that can are asked to end their workers, so that these are gone when we return.
     known = [(worker, hired) for worker, hired in leaving.items() if hired.node and not hired.end]
-    asked = [hired.keeper.end.remote(worker) for worker, hired in known]
-    if asked:
-        ray.wait(asked, num_returns=len(asked), timeout=_ANSWER_S)
+    _wait_for([hired.keeper.end.remote(worker) for worker, hired in known], _ANSWER_S)
     for hired in leaving.values():
         with contextlib.suppress(RayError):
             ray.kill(hired.keeper)
+
+
+def _wait_for(refs: list[ray.ObjectRef[Any]], seconds: float) -> set[ray.ObjectRef[Any]]:
+    """Those that are there when all are, or the time is over."""
+    if not refs:
+        return set()
+    return set(ray.wait(refs, num_returns=len(refs), timeout=seconds, fetch_local=False)[0])
 
 
 def _not_ended(node: str) -> Status:

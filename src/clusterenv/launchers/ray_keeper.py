@@ -1,11 +1,13 @@
-"""What runs in the actors of `RayLauncher`; it knows nothing of Ray."""
+"""What runs in the actors of `RayLauncher`, and what the head knows of each."""
 
 from __future__ import annotations
 
 import socket
 import time
+from dataclasses import dataclass
+from typing import Any
 
-from clusterenv.launchers.base import Order
+from clusterenv.launchers.base import Order, Status
 from clusterenv.launchers.local import LocalLauncher
 
 _LOOK_EVERY_S = 0.1
@@ -40,3 +42,27 @@ class Keeper:
     def end(self, worker: str) -> None:
         """End the worker, with what it started."""
         self._local.stop([worker])
+
+
+@dataclass(frozen=True)
+class Place:
+    """One worker's share of a placement group."""
+
+    group: Any
+    bundle: int
+    placed_by: float
+    """When Ray must have found it; a replacement's start has a limit at the head."""
+
+
+@dataclass
+class Hired:
+    """A worker, as far as Ray knows it."""
+
+    keeper: Any
+    place: Place
+    located: Any
+    over: Any
+    node: str = ""
+    """Its name, once the actor is there."""
+    end: Status | None = None
+    log: str = ""
