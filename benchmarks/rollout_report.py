@@ -43,9 +43,12 @@ NOTES = """\
   two convolutions (16 of 8x8, 32 of 4x4) and a layer of 256, shared, 8 envs per worker, fragments
   of 32 steps. The same layers and envs in all systems; initial weights everywhere, so that
   episodes are those of a policy that has learnt nothing. Maths is single-threaded everywhere.
-- Ceiling: as many independent processes as workers, each with `TorchPolicy.act` and `env.step` in
-  a bare loop that keeps nothing, without any communication, from a common start. "recorded" does
-  the same through ClusterEnv's own `Sampler`, which keeps every transition, and throws it away.
+- Ceiling: as many independent processes as workers, each with `env.step` and `act` of the same
+  `TorchPolicy` that ClusterEnv's workers get, in a bare loop that keeps nothing, without any
+  communication, from a common start. "recorded" does the same through ClusterEnv's own `Sampler`,
+  which keeps every transition, and throws it away.
+- Actions are drawn by each system's own means: `clusterenv.distributions.Categorical`,
+  `torch.distributions.Categorical` in RLlib and TorchRL.
 - ClusterEnv publishes changed weights before every rollout, and in a stream after as many
   fragments as there are workers; the workers pull each version. "tcp": `shared_memory=False`.
 - RLlib: 2 EnvRunners, only sampling, fragments of 2048 steps per runner (64 steps of 32 envs), as

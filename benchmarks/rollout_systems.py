@@ -35,8 +35,8 @@ def policy_for(task: RolloutTask, env: Any, kind: type[Any] | None = None) -> An
     """The network as a ``TorchPolicy``, or a ``kind`` of it, written as a user would."""
     import torch
     from networks import make_network
-    from torch.distributions import Categorical
 
+    from clusterenv.distributions import Categorical
     from clusterenv.policies.torch import TorchPolicy
 
     space = getattr(env, "single_observation_space", env.observation_space)
@@ -44,9 +44,16 @@ def policy_for(task: RolloutTask, env: Any, kind: type[Any] | None = None) -> An
 
     def distribution(module: Any, observations: torch.Tensor) -> tuple[Categorical, torch.Tensor]:
         logits, values = module(observations)
-        return Categorical(logits=logits, validate_args=False), values
+        return Categorical(logits), values
 
     return (kind or TorchPolicy)(network, distribution)
+
+
+def copy_for_worker(policy: Any) -> Any:
+    """What acts on a worker: it comes there by pickle."""
+    import cloudpickle
+
+    return cloudpickle.loads(cloudpickle.dumps(policy))
 
 
 # The ceiling.
@@ -88,7 +95,8 @@ def _bare_loop_process(task: RolloutTask, barrier: Any) -> Turns:
 
     _act_like_a_worker()
     envs = [task.settings.make() for _ in range(task.envs_per_worker)]
-    policy, rng = policy_for(task, envs[0]), SlotRandom(0, range(len(envs)))
+    policy = copy_for_worker(policy_for(task, envs[0]))
+    rng = SlotRandom(0, range(len(envs)))
     observations = np.stack([env.reset(seed=slot)[0] for slot, env in enumerate(envs)])
     barrier.wait()
     _bare_loop(envs, policy, rng, observations, task.warmup_seconds)
@@ -142,7 +150,7 @@ def _sampler_process(task: RolloutTask, barrier: Any) -> Turns:
     _act_like_a_worker()
     slots = tuple(range(task.envs_per_worker))
     envs = [task.settings.make() for _ in slots]
-    policy = policy_for(task, envs[0])
+    policy = copy_for_worker(policy_for(task, envs[0]))
     stepper = EnvStepper(envs, slots, AutoresetMode.NEXT_STEP, notes=[0])
     translator = Translator(envs[0].observation_space, envs[0].action_space)
     sampler = Sampler(stepper, slots, translator, made_progress=lambda: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import importlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -32,7 +33,7 @@ def choose_backend(
         raise ValueError(f"num_envs={num_envs} must be at least 1")
     if isinstance(env, str | EnvSpec):
         _refuse_misspelt(kwargs)
-        spec = gymnasium.spec(env) if isinstance(env, str) else env
+        spec = _spec_of(env) if isinstance(env, str) else env
         return (
             RegisteredBackend(spec, kwargs, tuple(wrappers)),
             num_envs or 1,
@@ -53,6 +54,14 @@ def choose_backend(
     if num_envs not in (None, len(factories)):
         raise ValueError(f"num_envs={num_envs}, but {len(factories)} callables were given")
     return _from_callables(factories, wrappers)
+
+
+def _spec_of(env: str) -> EnvSpec:
+    """The spec of an id, or of ``module:id``, whose module is imported as by ``gymnasium.make``."""
+    module, _, name = env.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gymnasium.spec(name)
 
 
 def _from_callables(

@@ -43,6 +43,17 @@ class UntrustedValueError(ClusterEnvError, TypeError):
 class ProtocolError(ClusterEnvError):
     """A peer said something that the wire protocol does not allow."""
 
+    @staticmethod
+    def of(error: BaseException) -> "ProtocolError":
+        """``error``, which came about by what a peer sent, as one of these."""
+        if isinstance(error, ProtocolError):
+            return error
+        try:
+            text = f"{type(error).__name__}: {error!s:.300}"
+        except Exception:  # a number in it may be too large to print
+            text = type(error).__name__
+        return ProtocolError(text)
+
 
 class RemoteTraceback(Exception):  # noqa: N818 (it is shown, never raised)
     """Carries a worker's traceback as text; shown as the cause of the exception raised here."""

@@ -76,6 +76,8 @@ class Ledger:
         self._pulls_by_cause: Counter[str] = Counter()
         self._pulling: set[str] = set()
         self._bytes_of_always_pulling = 0
+        self._held_by_worker: dict[str, int] = {}
+        self._latest_by_worker: dict[str, Measurement] = {}
 
     def count(self, kind: str, num_bytes: int) -> None:
         """Bytes of a message that went through the socket."""
@@ -100,6 +102,8 @@ class Ledger:
         self._pulls.append(Pull(self._now_s(), worker, version, held, cause, num_bytes, threshold))
         self._pulls_by_worker[worker] += 1
         self._pulls_by_cause[cause] += 1
+        if cause != EVALUATION:
+            self._held_by_worker[worker] = version
         if cause != EVALUATION and worker not in self._pulling:
             # From here on it would have pulled every version.
             self._pulling.add(worker)
@@ -121,21 +125,36 @@ class Ledger:
         realised: float | None,
     ) -> None:
         """The divergence of a worker's copy from the newest version was measured."""
-        self._measurements.append(
-            Measurement(
-                self._now_s(),
-                worker,
-                held,
-                newest,
-                divergence,
-                standard_error,
-                effective_sample_size,
-                realised,
-            )
+        measurement = Measurement(
+            self._now_s(),
+            worker,
+            held,
+            newest,
+            divergence,
+            standard_error,
+            effective_sample_size,
+            realised,
         )
+        self._measurements.append(measurement)
+        self._latest_by_worker[worker] = measurement
 
     def _now_s(self) -> float:
         return time.monotonic() - self._started
+
+    @property
+    def uptime_s(self) -> float:
+        """How long ago the run began."""
+        return self._now_s()
+
+    @property
+    def held_by_worker(self) -> dict[str, int]:
+        """The version that each worker was sent last, to act with."""
+        return dict(self._held_by_worker)
+
+    @property
+    def latest_by_worker(self) -> dict[str, Measurement]:
+        """The latest measured divergence of each worker."""
+        return dict(self._latest_by_worker)
 
     @property
     def versions(self) -> list[Version]:

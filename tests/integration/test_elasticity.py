@@ -12,6 +12,7 @@ from clusterenv import ClusterEnv
 from clusterenv.errors import StartupError, WorkerLostError
 from clusterenv.head.roster import restart_seed
 from clusterenv.launchers.local import LocalLauncher
+from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
 from tests.contract.replay import Life, Lives
 from tests.contract.worlds import Count
@@ -171,6 +172,20 @@ def test_rollouts_go_on_without_a_worker_that_cannot_be_replaced():
             rollout = envs.rollout(policy, 7)
 
 
+def test_slots_that_stay_where_they_are_go_on_without_a_gap():
+    launcher = Tardy()
+    limits = {"min_workers": 2, "restart_timeout_s": 1.0}
+    with ClusterEnv(Count, 5, 4, launcher=launcher, **limits) as envs:
+        envs.reset(seed=SEED)
+        policy, followed = numpy_policy(envs), Followed(envs, Count, SEED)
+        followed.check(envs.rollout(policy, 7))
+        launcher.hold_back("worker-0")
+        kill(envs.call("pid")[0])
+        for _ in range(3):
+            followed.check(envs.rollout(policy, 7))
+        assert owners(envs) == {"worker-1.0": (0, 1), "worker-2.0": (2, 3), "worker-3.0": (4,)}
+
+
 def test_a_stream_goes_on_without_a_worker_that_cannot_be_replaced():
     launcher = Tardy()
     with make(launcher) as envs:
@@ -197,8 +212,26 @@ def test_with_too_few_workers_the_run_ends_with_the_reason():
                 envs.step(envs.action_space.sample())
 
 
+class FailsAtFirst(LocalLauncher):
+    """Its second worker never gets as far as to say Hello."""
+
+    def command(self, worker):
+        return ["false"] if worker == "worker-1.0" else super().command(worker)
+
+
+def test_a_worker_that_fails_at_the_start_is_done_without():
+    with make(FailsAtFirst()) as envs:
+        assert set(owners(envs)) == {"worker-0.0", "worker-2.0"}
+        assert_parity(envs)
+
+
+def test_a_worker_that_fails_at_the_start_is_named_where_all_are_needed():
+    with pytest.raises(StartupError, match=r"worker-1\.0 was lost: exit code 1"):
+        make(FailsAtFirst(), min_workers=3)
+
+
 def test_fewer_than_min_workers_do_not_start():
-    with pytest.raises(StartupError, match="1 of 3 workers built their envs within"):
+    with pytest.raises(StartupError, match=r"[01] of 3 workers built their envs"):
         make(Tardy("worker-1", "worker-2"), startup_timeout_s=3.0)
 
 

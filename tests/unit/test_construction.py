@@ -4,6 +4,7 @@ import os
 
 import gymnasium
 import pytest
+from gymnasium.envs import registration
 from gymnasium.spaces import Discrete
 from gymnasium.wrappers import TimeLimit, TransformReward
 
@@ -202,3 +203,13 @@ def test_a_launcher_object_is_taken_as_it_is():
 def test_an_unknown_launcher_is_refused_with_the_names_that_exist():
     with pytest.raises(ValueError, match=r"launcher='slurm' is none of \['in-process', 'local'\]"):
         choose_launcher("slurm")
+
+
+def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
+    (tmp_path / "registers_odd.py").write_text(
+        "import gymnasium\ngymnasium.register('Odd-v7', 'nowhere:Odd')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registration, "registry", dict(registration.registry))
+    backend, _, spec = choose("registers_odd:Odd-v7")
+    assert backend.spec.id == spec.id == "Odd-v7"

@@ -173,6 +173,14 @@ def test_masked_actions_never_come():
         assert np.allclose(frequencies(samples, 4), allowed, atol=0.01)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_least_and_the_greatest_draw_land_on_actions_that_are_possible(dtype):
+    logits = np.random.default_rng(0).normal(size=(1000, 5)).astype(dtype)
+    logits[:, [0, -1]] = -np.inf
+    for draw, action in [(0.0, 1), (np.nextafter(1.0, 0.0), 3)]:
+        assert (Categorical(logits)._invert(np.full((1000, 1), draw)) == action).all()
+
+
 def test_factors_are_independent_and_each_comes_as_often_as_it_should():
     samples = draw_many(MultiCategorical(np.concatenate([LOGITS, LOGITS[:, ::-1]], axis=1), (4, 4)))
     joint = np.zeros((4, 4))

@@ -75,11 +75,13 @@ def test_a_reply_meets_its_request(make_exchange):
     assert exchange.is_idle
 
 
-def test_the_reply_of_another_worker_does_not_count(make_exchange):
+def test_who_answers_what_another_was_asked_is_lost(make_exchange):
     exchange, crew, roster = make_exchange()
     flight = send_step(exchange, roster.members[1])
     crew.inbox.put("worker-0.0", Stepped(flight.request.request))
-    assert list(exchange.pump(0)) == []
+    (loss,) = exchange.pump(0)
+    assert loss.member is roster.members[0]
+    assert "which is not open" in loss.reason
     assert not exchange.is_idle
 
 

@@ -14,7 +14,9 @@ SOURCE = pathlib.Path(clusterenv.__file__).parent
 MAY_IMPORT = {
     "__init__": "distributions env learning ledger rollout sync version",
     "__main__": "cli",
-    "cli": "env launchers ledger version wire worker",
+    "cli": "backends.base checks construction distributions env launchers ledger "
+    "policies profile randomness version wire worker",
+    "checks": "backends.base env launchers.base wire",
     # The user's side of the head.
     "env": "agreement arguments backends call_state construction head launchers.base ledger "
     "partial_batches policies randomness rollout sync wire",
@@ -25,9 +27,9 @@ MAY_IMPORT = {
     "partial_batches": "head wire",
     # Head and worker meet in the wire, and in decisions and arrays that both know.
     "head": "backends.base distributions launchers.base ledger policies.base policies.copy "
-    "policies.encoding policies.recurrent randomness rollout sync wire",
+    "policies.encoding policies.recurrent profile randomness rollout stopwatch sync wire",
     "worker": "distributions policies.base policies.copy policies.recurrent randomness rollout "
-    "sync wire",
+    "stopwatch sync wire",
     "wire": "version",
     # Plugins know their own base and little else.
     "launchers": "wire",
@@ -40,8 +42,10 @@ MAY_IMPORT = {
     "learning": "rollout wire.codec",
     "ledger": "sync",
     "ledger_export": "ledger sync",
+    "profile": "",
     "randomness": "wire.codec",
     "rollout": "wire.codec wire.spaces",
+    "stopwatch": "",
     "sync": "",
     "errors": "",
     "version": "",
@@ -55,7 +59,7 @@ MAY_IMPORT_ZMQ = {
 }
 
 # Each optional dependency has one home, which says how to install it.
-OPTIONAL = {"torch", "jax", "envpool", "ray", "kubernetes", "stable_baselines3"}
+OPTIONAL = {"torch", "jax", "envpool", "ray", "kubernetes", "rich", "stable_baselines3"}
 
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -69,12 +69,26 @@ def test_another_protocol_is_refused_with_both_numbers(reception):
 
 def test_another_version_is_refused_with_both_versions(reception):
     text = reason(reception, hello(python="2.7.18"))
-    assert text == f"python 2.7.18 on the worker, {versions()['python']} on the head"
+    assert text.startswith(f"python 2.7.18 on the worker, {versions()['python']} on the head; ")
+
+
+def test_a_refusal_says_what_to_do(reception):
+    text = reason(reception, hello(python="2.7.18", numpy="0.9"))
+    python = ".".join(versions()["python"].split(".")[:2])
+    assert text.endswith(
+        f"; start workers with Python {python}, and run "
+        f"`python -m pip install numpy=={versions()['numpy']}` there"
+    )
 
 
 def test_all_that_is_wrong_is_said_at_once(reception):
     text = reason(reception, hello(PROTOCOL_VERSION + 1, python="2.7.18", numpy="0.9"))
-    assert [part.split()[0] for part in text.split("; ")] == ["protocol", "python", "numpy"]
+    assert [part.split()[0] for part in text.split("; ")] == [
+        "protocol",
+        "python",
+        "numpy",
+        "start",
+    ]
 
 
 def test_a_worker_without_versions_is_refused(reception):

@@ -12,6 +12,7 @@ from clusterenv.head.inbox import Inbox
 from clusterenv.head.io_thread import IoThread
 from clusterenv.ledger import Ledger
 from clusterenv.wire.addresses import Reach
+from clusterenv.wire.chunks import CHUNK_BYTES, ENCRYPTION_BYTES
 from clusterenv.wire.contact import Contact
 from clusterenv.wire.messages import Close, Hello, Stepped
 from clusterenv.wire.zmq_channel import HeadSocket, WorkerSocket
@@ -26,12 +27,15 @@ class Head:
     def __init__(self):
         self.inbox = Inbox()
         self.gone = []
-        self.socket = HeadSocket(
-            Reach(), "127.0.0.1", lease_s=30.0, max_message_bytes=_MAX_MESSAGE_BYTES
-        )
+        self.socket = HeadSocket(Reach(), "127.0.0.1", lease_s=30.0)
         self.ledger = Ledger()
         self.io = IoThread(
-            self.socket, self.inbox, lambda worker, message: None, self.gone.append, self.ledger
+            self.socket,
+            self.inbox,
+            lambda worker, message: None,
+            self.gone.append,
+            self.ledger,
+            max_message_bytes=_MAX_MESSAGE_BYTES,
         )
         self.io.start()
         self.workers = []
@@ -196,21 +200,47 @@ HOSTILE = {
 def test_what_is_no_message_is_an_error_of_its_worker_and_no_end_of_the_thread(head, header):
     worker = head.connect(head.invite("worker-0.0"))
     worker.socket.send(header)
-    worker.send(Stepped(2))
-    (_, error), (_, message) = head.heard(2)
+    worker.send(Stepped(1))
+    ((name, error),) = head.heard(1)
     assert isinstance(error, ProtocolError)
-    assert message == Stepped(2)
-
-
-def test_a_message_that_is_too_big_is_not_heard(head):
-    big = head.connect(head.invite("worker-0.0"))
-    big.send(Stepped(1), [b"x" * (_MAX_MESSAGE_BYTES + 1)])
+    assert name == "worker-0.0"
     head.connect(head.invite("worker-1.0")).send(Stepped(2))
     assert head.heard(1) == [("worker-1.0", Stepped(2))]
 
 
+def test_a_message_that_is_too_big_is_an_error_of_its_worker(head):
+    big = head.connect(head.invite("worker-0.0"))
+    big.send(Stepped(1), [b"x" * (_MAX_MESSAGE_BYTES + 1)])
+    ((_, error),) = head.heard(1)
+    assert isinstance(error, ProtocolError)
+
+
+def test_a_frame_that_is_no_chunk_ends_its_connection(head):
+    big = head.connect(head.invite("worker-0.0"))
+    big.send(Stepped(1))
+    head.heard(1)
+    big.socket.send(b"x" * (CHUNK_BYTES + ENCRYPTION_BYTES))
+    deadline = time.monotonic() + _PATIENCE_S
+    while not head.gone and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert head.gone == ["worker-0.0"]
+
+
+def test_a_worker_that_is_cut_off_is_not_let_in_again(head):
+    worker = head.connect(head.invite("worker-0.0"))
+    worker.send(Stepped(1))
+    head.heard(1)
+    assert worker.contact() is Contact.THERE
+    head.socket.cut_off("worker-0.0")
+    deadline = time.monotonic() + _PATIENCE_S
+    while worker.contact() is Contact.THERE and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)  # libzmq tries again by itself
+    assert worker.contact() in (Contact.BROKEN, Contact.REFUSED)
+
+
 def test_sending_to_a_worker_that_is_not_there_says_so():
-    socket = HeadSocket(Reach(), "127.0.0.1", lease_s=30.0, max_message_bytes=_MAX_MESSAGE_BYTES)
+    socket = HeadSocket(Reach(), "127.0.0.1", lease_s=30.0)
     assert not socket.send("worker-0.0", [b"x"])
     socket.close()
 

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import sys
 
 from clusterenv.version import __version__
+
+# Command → what it does. Each has a file of its own, imported only when it is asked for: workers
+# must start fast.
+_TOOLS = {
+    "doctor": "check this machine, the network and workers: what would go wrong, and what to do",
+    "top": "watch a running head: workers, steps/s, versions, divergences, bytes",
+    "bench": "where the time of a run goes, and which layout suits it: of an env, or of a script",
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -24,6 +34,12 @@ def main(arguments: list[str] | None = None) -> None:
         metavar="tcp://HOST:PORT",
         help="where the head is, if not where the key file says",
     )
+    tools = {name: commands.add_parser(name, help=help) for name, help in _TOOLS.items()}
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in tools:
+        tool = importlib.import_module(f"clusterenv.cli.{given[0]}")
+        tool.add_arguments(tools[given[0]])
+        sys.exit(tool.run(parser.parse_args(given)))
     parsed = parser.parse_args(arguments)
     if parsed.command == "worker":
         if parsed.head and not parsed.key_file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import signal
@@ -66,13 +67,26 @@ def _find_head(invitation: Invitation) -> str:
 
 def _get_invitation() -> tuple[Invitation, bool]:
     """The invitation, and whether it came through a standard input that the head holds open."""
-    # Deleted: what env code starts must not inherit it.
-    given = os.environ.pop(ENVIRONMENT_VARIABLE, None)
+    given = _take_from_environment(ENVIRONMENT_VARIABLE)
     if given is None:
         return _parse(_read_line(0), "standard input"), True
     # One line per worker of a job; Slurm and its kin number the tasks.
     lines, task = given.splitlines(), int(os.environ.get("SLURM_PROCID", "0"))
     return _parse(lines[min(task, len(lines) - 1)].encode(), ENVIRONMENT_VARIABLE), False
+
+
+def _take_from_environment(name: str) -> str | None:
+    """The variable's value, deleted: what env code starts must not inherit it, nor find it in
+    ``/proc/self/environ``, which shows the memory that the process was started with."""
+    value = os.environ.get(name)
+    if value is not None:
+        with contextlib.suppress(OSError, AttributeError):
+            getenv = ctypes.CDLL(None).getenv
+            getenv.restype = ctypes.c_void_p
+            if place := getenv(name.encode()):
+                ctypes.memset(place, ord("x"), len(os.fsencode(value)))
+        del os.environ[name]
+    return value
 
 
 def _parse(data: bytes, source: str) -> Invitation:

@@ -25,14 +25,29 @@ class Categorical(ArrayFields):
     ARRAYS: ClassVar[tuple[str, ...]] = ("logits",)
 
     @cached_property
+    def _shifted(self) -> Array:
+        """Logits of which the greatest is 0, so that no exponential is too great."""
+        return np.asarray(self.logits - np.maximum.reduce(self.logits, axis=-1, keepdims=True))
+
+    @cached_property
+    def _cumulative(self) -> Array:
+        """Probabilities up to each action, times a constant that the last column tells."""
+        return np.exp(self._shifted).cumsum(axis=-1)
+
+    @cached_property
     def log_probs(self) -> Array:
         """Normalised logits."""
-        shifted = self.logits - self.logits.max(axis=-1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+        return np.asarray(self._shifted - np.log(self._cumulative[:, -1:]))
 
     def sample(self, rng: SlotRandom) -> Array:
         """One action per row, by inversion."""
-        return _invert(np.exp(self.log_probs), rng.uniform()) + self.start
+        return self._invert(rng.uniform())
+
+    def _invert(self, draws: Array) -> Array:
+        cumulative = self._cumulative
+        # A draw is less than 1, and so is its product with the last sum less than that sum.
+        index = (draws * cumulative[:, -1:] < cumulative).argmax(axis=-1)
+        return np.asarray(index + self.start if self.start else index)
 
     def mode(self) -> Array:
         """The most likely action of each row."""
@@ -40,8 +55,8 @@ class Categorical(ArrayFields):
 
     def log_prob(self, actions: Array) -> Array:
         """The log-probability of each row's action."""
-        indices = np.asarray(actions)[:, None] - self.start
-        return np.take_along_axis(self.log_probs, indices, axis=-1)[:, 0]
+        chosen: Array = self.log_probs[np.arange(len(actions)), np.asarray(actions) - self.start]
+        return chosen
 
     def kl(self, newer: Categorical) -> Array:
         """KL(this ‖ newer); infinite where an action became impossible."""
@@ -77,7 +92,7 @@ class MultiCategorical(ArrayFields):
         """One action per row: an array with a column per factor."""
         draws = rng.uniform(len(self.sizes))
         columns = [
-            _invert(np.exp(factor.log_probs), draws[:, index : index + 1])
+            factor._invert(draws[:, index : index + 1])
             for index, factor in enumerate(self.factors())
         ]
         return np.stack(columns, axis=-1)
@@ -196,10 +211,3 @@ def _total_variation(p: Array, q: Array) -> Array:
 
 def _log_sigmoid(logits: Array) -> Array:
     return np.asarray(-np.logaddexp(0, -logits))
-
-
-def _invert(probabilities: Array, draws: Array) -> Array:
-    cumulative = np.cumsum(probabilities, axis=-1)
-    index = (draws * cumulative[:, -1:] >= cumulative).sum(axis=-1)
-    # Rounding up to the last sum itself would land beyond the last action.
-    return np.asarray(np.minimum(index, probabilities.shape[-1] - 1))

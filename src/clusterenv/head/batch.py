@@ -67,15 +67,17 @@ class Batch:
             for slot, value in zip(slots, column, strict=True):
                 self._objects[place][slot] = value
 
-    def put_infos(self, infos: Sequence[tuple[int, dict[str, Any]]]) -> None:
-        """Take infos, for :meth:`take_infos` to merge."""
-        num_envs = len(self.rewards)
+    def put_infos(
+        self, infos: Sequence[tuple[int, dict[str, Any]]], slots: Sequence[int] | None = None
+    ) -> None:
+        """Take infos of ``slots`` (by default of any), for :meth:`take_infos` to merge."""
+        allowed = range(len(self.rewards)) if slots is None else frozenset(slots)
         for pair in infos if isinstance(infos, list) else [None]:
             match pair:
-                case (int(slot), dict()) if 0 <= slot < num_envs:
+                case (int(slot), dict()) if slot in allowed:
                     pass
                 case _:
-                    raise ProtocolError(f"a reply has infos of another layout: {pair!r:.80}")
+                    raise ProtocolError("a reply has infos of another layout, or of other slots")
         self._infos.extend(infos)
 
     def forget_infos(self) -> None:
@@ -140,10 +142,11 @@ class Batch:
     def take_infos(self, add_info: AddInfo) -> dict[str, Any]:
         """Merge the infos so far in slot order, with Gymnasium's own ``_add_info``."""
         infos: dict[str, Any] = {}
+        # Taken first: infos that do not fit together must not come again with the next step.
+        taken, self._infos = self._infos, []
         # Stable: a slot's own infos stay in the order in which they were made.
-        for slot, info in sorted(self._infos, key=lambda pair: pair[0]):
+        for slot, info in sorted(taken, key=lambda pair: pair[0]):
             infos = add_info(infos, info, slot)
-        self._infos = []
         return infos
 
     def take_infos_of(self, slots: Sequence[int]) -> dict[str, Any]:
@@ -154,10 +157,10 @@ class Batch:
         merger = _InfoMerger(len(slots))
         row_of = {slot: row for row, slot in enumerate(slots)}
         wanted = [(row_of[slot], info) for slot, info in self._infos if slot in row_of]
+        self._infos = [(slot, info) for slot, info in self._infos if slot not in row_of]
         # Stable, and in slot order: the first value decides the dtype of its array.
         for row, info in sorted(wanted, key=lambda pair: pair[0]):
             infos = merger._add_info(infos, info, row)
-        self._infos = [(slot, info) for slot, info in self._infos if slot not in row_of]
         return infos
 
 

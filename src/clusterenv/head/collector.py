@@ -17,6 +17,7 @@ from clusterenv.head.exchange import Exchange, Flight
 from clusterenv.head.pace import Pace
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
+from clusterenv.head.scrutiny import Scrutiny
 from clusterenv.head.staffing import Staffing
 from clusterenv.head.surveyor import Surveyor
 from clusterenv.rollout import FragmentPart
@@ -50,10 +51,11 @@ class Collector:
         """How many fragments a worker may have under way in a stream; 0 outside of one."""
         self._recovery: Recovery
         self._batch: Batch
+        self._scrutiny: Scrutiny
 
-    def agree(self, recovery: Recovery, batch: Batch) -> None:
+    def agree(self, recovery: Recovery, batch: Batch, scrutiny: Scrutiny) -> None:
         """The layout of rows is known."""
-        self._recovery, self._batch = recovery, batch
+        self._recovery, self._batch, self._scrutiny = recovery, batch, scrutiny
 
     # Rollouts.
 
@@ -62,11 +64,15 @@ class Collector:
         if num_steps != self._num_steps:
             self.forget_owed()
         self._num_steps = num_steps
-        num_deals = self._staffing.num_deals
         self.welcome_arrivals()
         self._balance()
-        if self._staffing.num_deals > num_deals:
-            self._parts.clear()
+        self._collect_the_rest(num_steps)
+
+    def _collect_the_rest(self, num_steps: int) -> None:
+        """Ask every worker for a fragment that is not busy with one and has brought none."""
+        # What came for slots as they were dealt before does not fit the others. All else must
+        # stay: its worker goes on after it, and its slots would have a gap.
+        self._parts = [p for p in self._parts if self._roster.owner_of(p.slots[0]).slots == p.slots]
         busy = self._under_way()
         for member in self._roster.staffed:
             if not busy[member.index]:
@@ -115,11 +121,18 @@ class Collector:
         """A fragment has come."""
         arrays = dict(zip(reply.names, read_arrays(reply.arrays, frames), strict=True))
         part = FragmentPart(flight.slots, reply.request, reply.version, arrays)
+        self._check(part)
         self._parts.append(part)
         self._surveyor.note_fragment(flight.member, part)
         if self._pace is not None and not self._credits:
             seconds = time.monotonic() - flight.sent_at
             self._pace.note(flight.member, self._num_steps, seconds)
+
+    def _check(self, part: FragmentPart) -> None:
+        newest = self._crew.publisher.newest
+        assert newest is not None
+        versions = range(newest.policy_since, newest.version + 1)
+        self._scrutiny.check_part(part, self._num_steps, versions, self._parts)
 
     def collect_again(self, flights: Sequence[Flight], dealt_anew: bool) -> None:
         """These fragments will not come; ask whoever owns their slots now."""
@@ -130,10 +143,7 @@ class Collector:
         elif self._credits:
             self._top_up(num_steps)
         else:
-            # Fragments that came for slots as they were dealt before do not fit the others.
-            self.forget_owed()
-            for member in self._roster.staffed:
-                self._collect(member, num_steps)
+            self._collect_the_rest(num_steps)
 
     # Who takes part.
 
@@ -223,6 +233,8 @@ class Collector:
 
     def note_step(self, member: Member, acted: dict[str, Any]) -> None:
         """A worker has stepped, and says what the policy did."""
+        newest, others = self._crew.publisher.version, self._acted.values()
+        self._scrutiny.check_acted(acted, len(member.slots), newest, others)
         self._acted[member.index] = acted
         if self._surveyor.is_on:
             self._surveyor.note_step(member, self._acted_on.pop(member.index), acted)

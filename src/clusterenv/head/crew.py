@@ -14,6 +14,7 @@ import msgspec
 
 from clusterenv.errors import WorkerLostError
 from clusterenv.head.enrolment import Enrolment
+from clusterenv.head.guard import Guard
 from clusterenv.head.inbox import Inbox
 from clusterenv.head.io_thread import IoThread
 from clusterenv.head.publisher import Publisher
@@ -27,11 +28,12 @@ from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, encode
 from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
 from clusterenv.wire.messages import Build, Close, Enrol, Hello, Message, Pull, Pulled, Refused
+from clusterenv.wire.parcels import Packer
 from clusterenv.wire.shared_memory import AVAILABLE, Mailbox
 from clusterenv.wire.zmq_channel import HeadSocket
 
 _log = logging.getLogger("clusterenv")
-_MAX_MESSAGE_BYTES = 1 << 30
+_MOST_REFUSALS = 20
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Crew:
         encoding: str,
         reach: Reach,
         build_for: Callable[[Member], Build | None],
+        packer: Packer,
     ) -> None:
         self._launcher, self._roster, self.limits = launcher, roster, limits
         self._build_for = build_for
@@ -90,9 +93,12 @@ class Crew:
         self.inbox = Inbox(may_spin=self.shares_memory and cores() > len(roster.members))
         self.reception = Reception()
         self.ledger = Ledger()
-        self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of)
+        self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of, packer)
+        self._guard = Guard(newest=lambda: self.publisher.version)
         self._lines: dict[int, _Line] = {}
         self._ticket: bytes = b""
+        self.turned_away = ""
+        self._refusals: set[str] = set()
         self._enrolment = Enrolment(self._enrol)
         self.watch = Watch(launcher, self.inbox)
         with ExitStack() as undo:
@@ -100,12 +106,7 @@ class Crew:
             self.arena_fd = self._create_arena_fd()
             if self.arena_fd is not None:
                 undo.callback(os.close, self.arena_fd)
-            self._socket = HeadSocket(
-                reach,
-                launcher.towards,
-                lease_s=limits.lease_s,
-                max_message_bytes=_MAX_MESSAGE_BYTES,
-            )
+            self._socket = HeadSocket(reach, launcher.towards, lease_s=limits.lease_s)
             self.io = IoThread(
                 self._socket, self.inbox, self._answer_at_once, self._disconnected, self.ledger
             )
@@ -114,12 +115,16 @@ class Crew:
 
     def _answer_at_once(self, worker: str, message: Message) -> Replies | None:
         """On the I/O thread: joins and pulls are served while the user's thread computes."""
+        self._guard.check(worker, message)
         if worker.startswith(TICKET):
             return self._receive_applicant(worker, message)
         if isinstance(message, Hello):
             self.watch.arrived(worker)
+            # First, so that the obituary can say which host it was on.
+            replies = self.reception.answer(worker, message)
             if refusal := self.reception.refusal(message):
                 self.inbox.put(worker, Ended(f"the head refused it: {refusal}"))
+            return replies
         if isinstance(message, Pull):
             return self.publisher.answer(worker, message)
         if isinstance(message, Pulled):
@@ -134,10 +139,16 @@ class Crew:
         if not isinstance(message, Hello):
             return ()
         if refusal := self.reception.refusal(message):
-            _log.warning("refused a worker on %s: %s", message.host, refusal)
+            self.turned_away = f"\nThe head refused a worker on host {message.host}: {refusal}"
+            self._tell_refusal(f"refused a worker on host {message.host}: {refusal}")
             return [(Refused(refusal), ())]
         self._enrolment.apply(applicant)
         return ()
+
+    def _tell_refusal(self, text: str) -> None:
+        if text not in self._refusals and len(self._refusals) < _MOST_REFUSALS:
+            self._refusals.add(text)
+            _log.warning(text)
 
     def _enrol(self, applicant: str, order: Order) -> None:
         self.watch.expect_within(order.worker, self.limits.lease_s)
@@ -146,6 +157,7 @@ class Crew:
     def _disconnected(self, worker: str) -> None:
         if worker.startswith(TICKET):
             self._enrolment.leave(worker)
+            self._guard.forget(worker)
         else:
             self.watch.connection_broke(worker)
 
@@ -249,9 +261,18 @@ class Crew:
         return f"{who} was lost: {reason}{doing}{self.log_tail(member)}"
 
     def whereabouts(self, member: Member) -> str:
-        """A member's worker, and what its engine says about it."""
+        """A member's worker: its host and process, or what its engine says about it."""
+        known = self.reception.whereabouts(member.worker)
+        if known != member.worker:
+            return known
         status = self.watch.status.get(member.worker)
-        return f"{member.worker} ({status.reason})" if status and status.reason else member.worker
+        engine = f"; {status.reason}" if status and status.reason else ""
+        return f"{known} (has not reached {self.address}{engine})"
+
+    @property
+    def address(self) -> str:
+        """Where workers reach the head."""
+        return self._socket.address
 
     def log_tail(self, member: Member) -> str:
         """The end of the worker's log, headed, or nothing."""
@@ -281,6 +302,7 @@ class Crew:
         self._enrolment.withdraw(worker)
         self._launcher.stop([worker])
         self.reception.forget(worker)
+        self._guard.forget(worker)
         self.publisher.forget(worker)
         self.inbox.forget(worker)
 

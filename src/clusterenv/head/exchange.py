@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from clusterenv.wire.messages import (
     Evaluate,
     LaidOut,
     Leaving,
+    Profile,
     Raised,
     Reset,
     Returned,
@@ -36,9 +37,20 @@ from clusterenv.wire.messages import (
     Warned,
 )
 
-Request = Step | Reset | Call | SetAttr | Collect | StepWithPolicy | Evaluate
+Request = Step | Reset | Call | SetAttr | Collect | StepWithPolicy | Evaluate | Profile
 Reply = Stepped | Returned | Collected
 
+# What answers what; everything else is answered by Stepped.
+_REPLY_TO: dict[type, type] = {
+    Call: Returned,
+    SetAttr: Returned,
+    Evaluate: Returned,
+    Collect: Collected,
+}
+# Requests whose answers nobody waits for any more are remembered up to this many.
+_MOST_ABANDONED = 100_000
+_MOST_WARNINGS = 1_000
+_LONGEST_WARNING = 10_000
 # The worker dumps its stack at step_timeout_s; give that time to reach its log.
 _HUNG_GRACE_S = 2.0
 _CHECK_EVERY_S = 0.5
@@ -84,6 +96,8 @@ class Exchange:
         self._crew, self._roster = crew, roster
         self._limits = crew.limits
         self._flights: dict[tuple[int, str], Flight] = {}
+        # What was asked for.
+        self._abandoned: dict[tuple[int, str], type] = {}
         self._held_back: dict[int, list[tuple[Flight, Sequence[Buffer]]]] = {}
         self._errors: list[BaseException] = []
         self._warnings: list[tuple[str, type[Warning]]] = []
@@ -156,9 +170,18 @@ class Exchange:
     def abandon(self) -> list[Flight]:
         """Take no notice of the replies to what was asked so far; give what was never sent."""
         never_sent = [flight for held in self._held_back.values() for flight, _ in held]
+        self._expect_late(self._flights.values())
         self._flights.clear()
         self._held_back.clear()
         return never_sent
+
+    def _expect_late(self, flights: Iterable[Flight]) -> None:
+        """These may still be answered, once each."""
+        for flight in flights:
+            key = flight.request.request, flight.member.worker
+            self._abandoned[key] = type(flight.request)
+        while len(self._abandoned) > _MOST_ABANDONED:
+            del self._abandoned[next(iter(self._abandoned))]
 
     def fail(self, error: BaseException) -> None:
         """Raise ``error`` when the caller next asks for errors."""
@@ -187,8 +210,8 @@ class Exchange:
         for worker, message, frames in inbox.take():
             try:
                 answer = self._arrived(worker, message, frames)
-            except ProtocolError as error:
-                yield from self._lose(worker, f"it broke the protocol: {error}")
+            except Exception as error:
+                yield from self._lose(worker, f"it broke the protocol: {ProtocolError.of(error)}")
                 continue
             if isinstance(answer, Ended):
                 yield from self._lose(worker, answer.reason)
@@ -212,13 +235,15 @@ class Exchange:
             return None
         match message:
             case Stepped() | Returned() | Collected():
-                flight = self._flights.pop((message.request, worker), None)
+                flight = self._flight_of(message, worker)
                 # None: a late reply to something that was abandoned.
                 return Answer(flight, message, frames) if flight is not None else None
             case Raised():
                 self._take_error(member, message)
             case Warned(category=category, text=text):
-                self._warnings.append((f"{worker}: {text}", _warning_class(category)))
+                if len(self._warnings) < _MOST_WARNINGS:
+                    said = f"{worker}: {text[:_LONGEST_WARNING]}"
+                    self._warnings.append((said, _warning_class(category)))
             case Built(description=description, deal=deal):
                 if deal == member.deal:
                     self.description_by_member[member.index] = description
@@ -235,8 +260,23 @@ class Exchange:
                 raise ProtocolError(f"a worker may not say {type(message).__name__}")
         return None
 
+    def _flight_of(self, reply: Reply | Raised, worker: str) -> Flight | None:
+        """What this answers; None if it was abandoned; ProtocolError if it was never asked."""
+        key = reply.request, worker
+        flight, asked = self._flights.get(key), self._abandoned.get(key)
+        if flight is not None:
+            asked = type(flight.request)
+        if asked is None:
+            raise ProtocolError(f"an answer to request {reply.request}, which is not open")
+        if type(reply) is not Raised and type(reply) is not _REPLY_TO.get(asked, Stepped):
+            raise ProtocolError(f"{type(reply).__name__} is no answer to {asked.__name__}")
+        self._abandoned.pop(key, None)
+        return self._flights.pop(key, None)
+
     def _take_error(self, member: Member, raised: Raised) -> None:
-        flight = self._flights.pop((raised.request, member.worker), None)
+        if not raised.request and member.joined:
+            raise ProtocolError(f"outside of any request it raised {raised.text:.1000}")
+        flight = self._flight_of(raised, member.worker) if raised.request else None
         error = rebuild(raised, self._crew.reception.whereabouts(member.worker))
         if flight is not None:
             self.fail(error)
@@ -284,6 +324,7 @@ class Exchange:
     def forget_flights(self, member: Member) -> list[Flight]:
         """Take no notice of what this member's worker still answers; give what it was asked."""
         flights = [flight for flight in self._flights.values() if flight.member is member]
+        self._expect_late(flights)
         for flight in flights:
             del self._flights[flight.request.request, member.worker]
         self._held_back.pop(member.index, None)

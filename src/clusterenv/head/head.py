@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import secrets
 import threading
 import time
 import warnings
@@ -20,6 +23,8 @@ from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.exchange import Exchange, Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
+from clusterenv.head.scrutiny import Scrutiny, read_description
+from clusterenv.head.snapshot import snapshot
 from clusterenv.head.staffing import Blueprint, Staffing
 from clusterenv.head.surveyor import Surveyor
 from clusterenv.launchers.base import THREAD_NAME, Launcher
@@ -31,12 +36,14 @@ from clusterenv.wire.messages import (
     Call,
     Collected,
     Layout,
+    Profile,
     Reset,
     Returned,
     SetAttr,
     Step,
     Stepped,
 )
+from clusterenv.wire.parcels import Packer
 from clusterenv.wire.shared_memory import Arena, allocate
 from clusterenv.wire.spaces import (
     Leaf,
@@ -46,8 +53,10 @@ from clusterenv.wire.spaces import (
     single_array_leaf,
     space_to_plain,
 )
+from clusterenv.wire.status_channel import Run, StatusServer
 from clusterenv.wire.values import pack, unpack
 
+_log = logging.getLogger("clusterenv")
 _TICK_S = 1.0
 # Workers that are nearly ready when min_workers are need not join later.
 _GRACE_FOR_LATE_S = 2.0
@@ -80,11 +89,19 @@ class Head:
         self._trusted = trusted
         self._values: dict[int, list[Any]] = {}
         self._arena: Arena | None = None
-        blueprint = Blueprint(backend, autoreset_mode, sync_rule, trusted)
+        self._packer = Packer(elsewhere=not launcher.spawns_here)
+        blueprint = Blueprint(backend, autoreset_mode, sync_rule, trusted, self._packer)
         for member in self.roster.members:
             blueprint.build_for(member)
         self.crew = Crew(
-            launcher, self.roster, limits, shared_memory, encoding, reach, blueprint.build_for
+            launcher,
+            self.roster,
+            limits,
+            shared_memory,
+            encoding,
+            reach,
+            blueprint.build_for,
+            self._packer,
         )
         self.surveyor = Surveyor(sync_rule, self.crew, self.roster)
         self._exchange = Exchange(self.crew, self.roster)
@@ -100,11 +117,14 @@ class Head:
         )
         self._recovery: Recovery | None = None
         self._mode = autoreset_mode
+        self.run = Run(secrets.token_hex(3), os.getpid())
+        self._status = StatusServer(f"{THREAD_NAME} status", self.run, lambda: snapshot(self))
         try:
+            self._status.start()
             self.crew.start()
             self._gather()
         except BaseException:
-            self.crew.close(grace_s=0.0)
+            self.close(grace_s=0.0)
             raise
 
     # Starting.
@@ -112,11 +132,15 @@ class Head:
     @property
     def descriptions(self) -> list[tuple[Member, dict[str, Any]]]:
         """What each worker says about its envs, in slot order."""
-        by_member = self._exchange.description_by_member
-        return [
-            (member, unpack(by_member[member.index], allow_pickle=self._trusted))
-            for member in self.roster.staffed
-        ]
+        return [(member, self._description(member)) for member in self.roster.staffed]
+
+    def _description(self, member: Member) -> dict[str, Any]:
+        data = self._exchange.description_by_member[member.index]
+        try:
+            return read_description(data, len(member.slots), self._trusted)
+        except ProtocolError as error:
+            obituary = self.crew.obituary(member, f"it broke the protocol: {error}")
+            raise StartupError(obituary) from error
 
     def _gather(self) -> None:
         """Wait for all workers, or for ``min_workers`` if no others come soon after these."""
@@ -155,7 +179,8 @@ class Head:
             self._mode,
             self.ready,
         )
-        self.collector.agree(self._recovery, self.batch)
+        scrutiny = Scrutiny(observation_space, action_space)
+        self.collector.agree(self._recovery, self.batch, scrutiny)
 
     def _map_arena(self, leaves: Sequence[Leaf]) -> Arena | None:
         fd = self.crew.arena_fd
@@ -178,7 +203,7 @@ class Head:
         timeout_s = self.crew.limits.startup_timeout_s
         deadline = time.monotonic() + timeout_s
         enough = enough or self.num_envs
-        while late := [member for member in self.roster.staffed if not done(member)]:
+        while late := [m for m in self.roster.staffed if not (m.gone or done(m))]:
             num_done = len(self.roster.staffed) - len(late)
             if num_done >= enough:
                 deadline = min(deadline, time.monotonic() + _GRACE_FOR_LATE_S)
@@ -189,7 +214,8 @@ class Head:
                 raise StartupError(
                     f"{num_done} of {len(self.roster.staffed)} workers {what} within "
                     f"startup_timeout_s={timeout_s:g}; waiting for "
-                    f"{', '.join(map(self.crew.whereabouts, late))}{self.crew.log_tail(late[0])}"
+                    f"{', '.join(map(self.crew.whereabouts, late))}{self.crew.turned_away}"
+                    f"{self.crew.log_tail(late[0])}"
                 )
             self._pump(min(_TICK_S, remaining_s))
             self._exchange.raise_errors()
@@ -208,7 +234,7 @@ class Head:
             self.collector.forget_owed()
             self.collector.welcome_arrivals()
         self._recovering.forget(slots, run_seed)
-        packed = b"" if options is None else pack(options, allow_pickle=True)
+        packed = b"" if options is None else self._packer.pack_values(options)
         request = self._exchange.new_request()
         for member, group, part in self.roster.split_by_member(slots):
             wanted = list(seeds[part])
@@ -264,7 +290,7 @@ class Head:
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Ask every worker to call a method of its envs."""
         request = self._exchange.new_request()
-        arguments = pack((args, kwargs), allow_pickle=True)
+        arguments = self._packer.pack_values((args, kwargs))
         for member in self.roster.staffed:
             self._exchange.send(Flight(member, Call(request, name, arguments), member.slots))
 
@@ -272,8 +298,14 @@ class Head:
         """Ask every worker to set an attribute of its envs."""
         request = self._exchange.new_request()
         for member in self.roster.staffed:
-            own = pack([values[slot] for slot in member.slots], allow_pickle=True)
+            own = self._packer.pack_values([values[slot] for slot in member.slots])
             self._exchange.send(Flight(member, SetAttr(request, name, own), member.slots))
+
+    def profile(self, on: bool) -> None:
+        """Ask every worker for what it timed since the last time, and to go on, or not."""
+        request = self._exchange.new_request()
+        for member in self.roster.staffed:
+            self._exchange.send(Flight(member, Profile(request, on), member.slots))
 
     # Replies.
 
@@ -321,28 +353,40 @@ class Head:
                 continue
             try:
                 self._take(event.flight, event.reply, event.frames)
-            except ProtocolError as error:
-                self._lost(
-                    self._exchange.lose_with(event.flight, f"it broke the protocol: {error}")
-                )
+            except Exception as error:  # whatever a worker sends must not reach the user's code
+                reason = f"it broke the protocol: {ProtocolError.of(error)}"
+                self._lost(self._exchange.lose_with(event.flight, reason))
 
     def _lost(self, loss: Loss) -> None:
         if self._recovery is None:
-            obituary = self.crew.obituary(loss.member, loss.reason)
-            self._exchange.fail(StartupError(obituary))
+            self._lost_at_the_start(loss)
             return
         num_deals = self._staffing.num_deals
         if collects := self._recovery.lost(loss):
             self.collector.collect_again(collects, self._staffing.num_deals > num_deals)
 
+    def _lost_at_the_start(self, loss: Loss) -> None:
+        obituary = self.crew.obituary(loss.member, loss.reason)
+        self.crew.dismiss(loss.member)
+        loss.member.gone = True
+        if sum(not member.gone for member in self.roster.members) < self.roster.min_workers:
+            self._exchange.fail(StartupError(obituary))
+        else:
+            _log.warning("%s; starting without it", obituary)
+
     def _take(self, flight: Flight, reply: Reply, frames: Sequence[Buffer]) -> None:
         match reply:
             case Stepped():
+                flight.member.rows += len(flight.slots)
                 self._take_rows(flight, reply, frames)
             case Collected():
+                flight.member.rows += len(flight.slots) * getattr(flight.request, "num_steps", 0)
                 self.collector.take(flight, reply, frames)
             case Returned():
                 values = unpack(reply.values, allow_pickle=self._trusted)
+                count = 0 if isinstance(flight.request, SetAttr) else len(flight.slots)
+                if not isinstance(values, list) or len(values) != count:
+                    raise ProtocolError(f"no list of {count} values came back")
                 self._values[flight.member.index] = values
 
     def _take_rows(self, flight: Flight, reply: Stepped, frames: Sequence[Buffer]) -> None:
@@ -352,7 +396,8 @@ class Head:
             columns = unpack(reply.objects, allow_pickle=self._trusted)
             self.batch.put_objects(flight.slots, columns)
         if reply.infos:
-            self.batch.put_infos(unpack(reply.infos, allow_pickle=self._trusted))
+            infos = unpack(reply.infos, allow_pickle=self._trusted)
+            self.batch.put_infos(infos, flight.slots)
         if reply.acted:
             self.collector.note_step(flight.member, unpack(reply.acted, allow_pickle=self._trusted))
         if flight.reports_loss:
@@ -366,6 +411,7 @@ class Head:
 
     def close(self, grace_s: float) -> None:
         """End all workers; let them close their envs for ``grace_s`` first."""
+        self._status.close()
         self.crew.close(grace_s)
 
     def close_from_any_thread(self) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,9 @@ from clusterenv.wire.messages import InFrameBuffer
 from clusterenv.wire.shared_memory import MAY_SPIN, Mailbox
 
 _SPIN_S = 2e-3
+# What may wait of one worker until the user's thread comes to look at it.
+_MOST_WAITING_BYTES = 1 << 31
+_MESSAGE_BYTES = 1000
 
 Arrival = tuple[str, Any, list[Buffer]]
 
@@ -30,13 +34,23 @@ class Inbox:
         self.bell = Bell()
         self._mailboxes: dict[str, Mailbox] = {}
         self._readers: dict[str, FrameReader] = {}
-        self._arrivals: deque[Arrival] = deque()
+        self._arrivals: deque[tuple[Arrival, int]] = deque()
+        self._waiting_bytes: Counter[str] = Counter()
+        self._lock = threading.Lock()
         self._poller = select.poll()
         self._poller.register(self.bell.fd, select.POLLIN)
 
-    def put(self, worker: str, message: Any, frames: list[Buffer] | None = None) -> None:
-        """Called by other threads."""
-        self._arrivals.append((worker, message, frames or []))
+    def put(
+        self, worker: str, message: Any, frames: list[Buffer] | None = None, size: int = 0
+    ) -> None:
+        """Called by other threads; ProtocolError if too much of this worker waits already."""
+        if size:
+            size += _MESSAGE_BYTES
+            with self._lock:
+                if self._waiting_bytes[worker] + size > _MOST_WAITING_BYTES:
+                    raise ProtocolError("it sends more than it is asked for")
+                self._waiting_bytes[worker] += size
+        self._arrivals.append(((worker, message, frames or []), size))
         self.bell.ring()
 
     def watch(self, worker: str, mailbox: Mailbox, frames_fd: int) -> None:
@@ -48,6 +62,9 @@ class Inbox:
         """Do not look into this mailbox any more."""
         self._mailboxes.pop(worker, None)
         self._readers.pop(worker, None)
+        with self._lock:
+            # What of it has not been taken yet is counted off later: less than nothing is no harm.
+            self._waiting_bytes.pop(worker, None)
 
     def take(self) -> Iterator[Arrival]:
         """Everything that is here now."""
@@ -55,7 +72,11 @@ class Inbox:
             while (header := mailbox.to_head.pop()) is not None:
                 yield worker, *self._open(worker, header)
         while self._arrivals:
-            yield self._arrivals.popleft()
+            arrival, size = self._arrivals.popleft()
+            if size:
+                with self._lock:
+                    self._waiting_bytes[arrival[0]] -= size
+            yield arrival
 
     def _open(self, worker: str, header: bytes) -> tuple[Any, list[Buffer]]:
         """The message and its frames; a ProtocolError in its place, as from the I/O thread."""
@@ -64,8 +85,8 @@ class Inbox:
             if isinstance(message, InFrameBuffer):
                 frames = self._readers[worker].read(message)
                 message = decode(message.header)
-        except ProtocolError as error:
-            return error, []
+        except Exception as error:
+            return ProtocolError.of(error), []
         return message, frames
 
     def is_empty(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from clusterenv.head.inbox import Inbox
 from clusterenv.launchers.base import THREAD_NAME
 from clusterenv.ledger import Ledger
 from clusterenv.wire.bell import Bell
+from clusterenv.wire.chunks import join
 from clusterenv.wire.codec import Buffer, decode, encode
 from clusterenv.wire.messages import Message
 from clusterenv.wire.zmq_channel import HeadSocket
@@ -20,6 +22,9 @@ from clusterenv.wire.zmq_channel import HeadSocket
 # Takes (worker, message) and returns the replies to send at once, or None to pass it on.
 Receptionist = Callable[[str, Message], Sequence[tuple[Message, Sequence[Buffer]]] | None]
 OnDisconnect = Callable[[str], None]
+
+_log = logging.getLogger("clusterenv")
+_MAX_MESSAGE_BYTES = 1 << 30
 
 
 class IoThread(threading.Thread):
@@ -32,10 +37,12 @@ class IoThread(threading.Thread):
         receptionist: Receptionist,
         on_disconnect: OnDisconnect,
         ledger: Ledger,
+        max_message_bytes: int = _MAX_MESSAGE_BYTES,
     ) -> None:
         super().__init__(name=f"{THREAD_NAME} io", daemon=True)
         self._socket, self._inbox, self._receptionist = socket, inbox, receptionist
         self._on_disconnect, self._ledger = on_disconnect, ledger
+        self._max_message_bytes = max_message_bytes
         self._outbox: deque[tuple[str, Message, Sequence[Buffer]]] = deque()
         self._wake = Bell()
         self._closing = False
@@ -60,18 +67,22 @@ class IoThread(threading.Thread):
             self._send_queued()
 
     def _receive(self) -> None:
-        for worker, frames in self._socket.receive():
+        for worker, chunks in self._socket.receive():
             try:
-                message = decode(frames[0])
-                self._count(message, frames)
-                replies = self._receptionist(worker, message)
-            except ProtocolError as error:
-                self._inbox.put(worker, error)
-                continue
-            if replies is None:
-                self._inbox.put(worker, message, list(frames[1:]))
-            for reply, reply_frames in replies or ():
-                self._outbox.append((worker, reply, reply_frames))
+                self._take(worker, join(chunks, self._max_message_bytes))
+            except Exception as error:  # whatever a worker sends must not end this thread
+                _log.debug("%s is cut off", worker, exc_info=True)
+                self._socket.cut_off(worker)
+                self._inbox.put(worker, ProtocolError.of(error))
+
+    def _take(self, worker: str, frames: Sequence[Buffer]) -> None:
+        message = decode(frames[0])
+        self._count(message, frames)
+        replies = self._receptionist(worker, message)
+        if replies is None:
+            self._inbox.put(worker, message, list(frames[1:]), size=sum(map(len, frames)))
+        for reply, reply_frames in replies or ():
+            self._outbox.append((worker, reply, reply_frames))
 
     def _send_queued(self) -> None:
         while self._outbox:

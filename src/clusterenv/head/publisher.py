@@ -16,7 +16,7 @@ from clusterenv.policies.encoding import Layout, encode
 from clusterenv.sync import EVALUATION
 from clusterenv.wire.codec import Buffer
 from clusterenv.wire.messages import Message, Pull, Pulled, TakePolicy, Weights, WeightsNearby
-from clusterenv.wire.pickling import pickle_for_workers
+from clusterenv.wire.parcels import Packer
 from clusterenv.wire.shelf import WORTH_SHARING_BYTES
 
 
@@ -87,9 +87,13 @@ class Publisher:
     """Holds what was published last, and what workers still hold. Publishing never waits."""
 
     def __init__(
-        self, ledger: Ledger, encoding: str, neighbourhood_of: Callable[[str], tuple[str, int]]
+        self,
+        ledger: Ledger,
+        encoding: str,
+        neighbourhood_of: Callable[[str], tuple[str, int]],
+        packer: Packer,
     ) -> None:
-        self._ledger, self._encoding = ledger, encoding
+        self._ledger, self._encoding, self._packer = ledger, encoding, packer
         self._neighbours = Neighbours(neighbourhood_of)
         self._lock = threading.Lock()
         self.newest: Publication | None = None
@@ -125,7 +129,7 @@ class Publisher:
     def _introduce(self, policy: Policy, snapshot: Snapshot) -> TakePolicy:
         policy_id = 1 if self.newest is None else self.newest.take_policy.policy_id + 1
         layout = encode_layout(snapshot.layout)
-        return TakePolicy(policy_id, pickle_for_workers(policy), layout)
+        return TakePolicy(policy_id, self._packer.pack(policy), layout)
 
     def answer(self, worker: str, pull: Pull) -> Replies:
         """What a worker that pulls is sent: the newest weights, and the policy if it is new.

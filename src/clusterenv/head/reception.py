@@ -15,7 +15,7 @@ from clusterenv.wire.messages import (
     Message,
     Refused,
 )
-from clusterenv.wire.versions import disagreements, versions
+from clusterenv.wire.versions import disagreements, remedy, versions
 
 Replies = Sequence[tuple[Message, Sequence[Buffer]]]
 
@@ -55,6 +55,11 @@ class Reception:
         hello = self._hello_by_worker.get(worker)
         return f"{worker} (host {hello.host}, pid {hello.pid})" if hello else worker
 
+    def host_of(self, worker: str) -> tuple[str, int]:
+        """The worker's host and process; empty if it has not said Hello."""
+        hello = self._hello_by_worker.get(worker)
+        return (hello.host, hello.pid) if hello else ("", 0)
+
     def neighbourhood_of(self, worker: str) -> tuple[str, int]:
         """Where the worker says it is, and its process; empty if it has not said Hello."""
         hello = self._hello_by_worker.get(worker)
@@ -84,4 +89,5 @@ class Reception:
         problems = disagreements(self._versions, hello.versions)
         if hello.protocol != PROTOCOL_VERSION:
             problems.insert(0, f"protocol {hello.protocol} instead of {PROTOCOL_VERSION}")
-        return "; ".join(problems)
+        what_to_do = remedy(self._versions, hello.versions)
+        return "; ".join([*problems, *filter(None, [what_to_do])])

@@ -6,18 +6,27 @@ import sys
 from typing import Any
 
 from clusterenv.errors import RemoteError, RemoteTraceback
+from clusterenv.head.missing_modules import explain
 from clusterenv.wire.messages import Raised
 from clusterenv.wire.values import unpack
 
 
 def rebuild(raised: Raised, whereabouts: str) -> BaseException:
     """The exception to raise here, with the remote traceback as its cause."""
-    error = _same_type(raised) or RemoteError(f"{raised.name}: {raised.text}")
+    error = _missing_module(raised, whereabouts) or _same_type(raised)
+    error = error or RemoteError(f"{raised.name}: {raised.text}")
     error.__cause__ = RemoteTraceback(raised.traceback)
     place = "" if raised.slot is None else f", slot {raised.slot}"
     action = f", action {raised.action}" if raised.action else ""
     error.add_note(f"raised on {whereabouts}{place}{action}")
     return error
+
+
+def _missing_module(raised: Raised, whereabouts: str) -> BaseException | None:
+    if (raised.module, raised.name) != ("builtins", "ModuleNotFoundError"):
+        return None
+    explanation = explain(raised.text, whereabouts)
+    return ModuleNotFoundError(explanation) if explanation else None
 
 
 def _same_type(raised: Raised) -> BaseException | None:

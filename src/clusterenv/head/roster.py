@@ -27,7 +27,11 @@ class Member:
     joined: bool = False
     leaving: str = ""
     """Why its worker will have to end soon, if it has said so."""
+    gone: bool = False
+    """Its worker was lost at the start, and nobody came in its place."""
     restarts: deque[float] = field(default_factory=deque)
+    rows: int = 0
+    """Rows that came back from this place so far: steps and resets of single slots."""
 
 
 class Roster:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from gymnasium.vector import AutoresetMode
@@ -13,17 +12,22 @@ from clusterenv.head.exchange import Exchange, Flight
 from clusterenv.head.roster import Member, Roster
 from clusterenv.sync import SyncRule
 from clusterenv.wire.messages import Build
-from clusterenv.wire.pickling import pickle_for_workers
+from clusterenv.wire.parcels import Packer
 
 
 class Blueprint:
     """What workers are to build."""
 
     def __init__(
-        self, backend: Backend, autoreset_mode: AutoresetMode, sync_rule: SyncRule, trusted: bool
+        self,
+        backend: Backend,
+        autoreset_mode: AutoresetMode,
+        sync_rule: SyncRule,
+        trusted: bool,
+        packer: Packer,
     ) -> None:
         self._backend, self._mode, self._trusted = backend, autoreset_mode, trusted
-        self._sync_rule = pickle_for_workers(sync_rule)
+        self._packer, self._sync_rule = packer, packer.pack(sync_rule)
 
     def build_for(self, member: Member) -> Build | None:
         """For a member's worker; None if it has no slots."""
@@ -31,12 +35,13 @@ class Blueprint:
             return None
         return Build(
             slots=member.slots,
-            backend=pickle_for_workers(self._backend.for_slots(member.slots)),
+            backend=self._packer.pack(self._backend.for_slots(member.slots), with_env_ids=True),
             autoreset_mode=self._mode.value,
             sync_rule=self._sync_rule,
-            search_path=tuple(sys.path),
+            search_path=self._packer.search_path,
             trusted=self._trusted,
             deal=member.deal,
+            working_directory=self._packer.working_directory,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 THREAD_NAME = "clusterenv"
@@ -32,7 +32,7 @@ class Order:
     """One worker to start."""
 
     worker: str
-    invitation: bytes
+    invitation: bytes = field(repr=False)
     """To be delivered in secret: never on a command line, never in a world-readable file. Where
     the launcher ``enrols``, it is a ticket that is the same for all workers."""
     inherit_fds: tuple[int, ...] = ()

@@ -69,6 +69,11 @@ class PolicyCopy:
         self._layout = msgspec.msgpack.decode(layout, type=Layout)
         self._vector: bytearray | None = None
 
+    @property
+    def num_bytes(self) -> int:
+        """The size of the decoded vector."""
+        return sum(math.prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in self._layout)
+
     def load(self, message: Weights, data: Buffer) -> bytearray:
         """Take the weights of a version, and return them; ProtocolError if they are damaged."""
         base = self._vector if message.base == self.version else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,14 @@ except ImportError as error:
 
 from clusterenv import distributions
 from clusterenv.distributions import Distribution
+from clusterenv.distributions.base import ArrayFields
+from clusterenv.policies import perceptron
 from clusterenv.policies.base import Acted, draw
 from clusterenv.randomness import SlotRandom
 from clusterenv.wire.codec import Array
+
+# Of one layer. With more, torch is as fast.
+_FEW_WEIGHTS = 2**15
 
 
 class TorchPolicy:
@@ -31,8 +37,8 @@ class TorchPolicy:
             normalisation statistics in buffers, and they are published too. Modules on a GPU,
             compiled ones and those in DDP or DataParallel are looked through.
         distribution: ``(module, observations)`` → a ``torch.distributions`` object, one of
-            :mod:`clusterenv.distributions`, or ``(that, value)`` where both come from one pass.
-            By default the module itself.
+            :mod:`clusterenv.distributions` with tensors in it, which costs less, or
+            ``(that, value)`` where both come from one pass. By default the module itself.
         value: ``(module, observations)`` → one value per row.
         state_shapes: For a recurrent module, name → shape of one slot's state. ``distribution``
             and ``value`` are then called with a third argument, a dict of tensors, and
@@ -57,6 +63,8 @@ class TorchPolicy:
                 raise ValueError(f"stays_at_head: the module has no {part!r}")
         self._stays_at_head = tuple(stays_at_head)
         self.module = module
+        # Moves to another device with the rest; to look it up at each act costs as much as a layer.
+        self._a_parameter = _a_parameter(module)
         self._distribution = distribution or _call_module
         self._value = value
         self._state_shapes = dict(state_shapes) if state_shapes else None
@@ -79,7 +87,7 @@ class TorchPolicy:
 
     def _evaluate(self, observations: Any, state: Any) -> tuple[Any, Any, Any]:
         """(distribution, value or None, next state or None)."""
-        device = next(self.module.parameters(), torch.empty(0)).device
+        device = self._a_parameter.device
         tensors = _to_tensors(observations, device)
         arguments: tuple[Any, ...] = (self.module, tensors)
         if self._state_shapes is not None:
@@ -120,14 +128,71 @@ class TorchPolicy:
     def __getstate__(self) -> dict[str, Any]:
         # A copy only acts: no dropout, no statistics of its own.
         module = copy.deepcopy(unwrap(self.module)).to("cpu").eval()
-        return {**self.__dict__, "module": module}
+        return {**self.__dict__, "module": module, "_a_parameter": _a_parameter(module)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        _act_by_numpy(self.module)
         if "CLUSTERENV_WORKER" in os.environ:
             # A worker owns one core, and checks what comes out anyway.
             torch.set_num_threads(1)
             td.Distribution.set_default_validate_args(False)
+
+
+def _act_by_numpy(module: nn.Module) -> None:
+    """Let NumPy compute the perceptrons inside."""
+    for part in module.modules():
+        if isinstance(part, nn.Sequential) and _is_perceptron(part):
+            part.forward = _NumpyForward(part)  # type: ignore[method-assign]
+
+
+def _is_perceptron(part: nn.Sequential) -> bool:
+    """Whether it is small linear layers and activations, and nothing else wants to be called."""
+    kinds = [type(layer) for layer in part]
+    own = [vars(one)["forward"] for one in (part, *part) if "forward" in vars(one)]
+    return (
+        type(part).forward is nn.Sequential.forward
+        and all(isinstance(forward, _NumpyForward) for forward in own)
+        and kinds[:1] == [nn.Linear]  # The others work in place.
+        and all(kind is nn.Linear or kind in _ACTIVATIONS for kind in kinds)
+        and all(weight.dtype is torch.float32 for weight in part.parameters())
+        and all(weight.numel() <= _FEW_WEIGHTS for weight in part.parameters())
+        and not any(layer._forward_hooks or layer._forward_pre_hooks for layer in part)
+    )
+
+
+class _NumpyForward:
+    """The forward pass of a perceptron: by NumPy while it acts, else by torch."""
+
+    def __init__(self, part: nn.Sequential) -> None:
+        self._part: Any = part
+        self._layers = [_numpy_layer(layer) for layer in part]
+        self._weight = next(part.parameters())
+        self._address = self._weight.data_ptr()
+
+    def __call__(self, rows: torch.Tensor) -> Any:
+        # Weights change in place; once they have moved, the layers' arrays are no longer theirs.
+        arrays_are_weights = self._weight.data_ptr() == self._address
+        acts = arrays_are_weights and torch.is_inference_mode_enabled()
+        if not acts or rows.dtype is not torch.float32:
+            return nn.Sequential.forward(self._part, rows)  # type: ignore[no-untyped-call]
+        array = _to_array(rows)
+        for layer in self._layers:
+            array = layer(array)
+        return torch.from_numpy(array)
+
+
+def _numpy_layer(layer: Any) -> perceptron.Layer:
+    if type(layer) is not nn.Linear:
+        return _ACTIVATIONS[type(layer)]
+    bias = 0.0 if layer.bias is None else _to_array(layer.bias)
+    return partial(perceptron.linear, _to_array(layer.weight), bias)
+
+
+_ACTIVATIONS: dict[type[nn.Module], perceptron.Layer] = {
+    nn.ReLU: perceptron.relu,
+    nn.Tanh: perceptron.tanh,
+}
 
 
 def _is_part(name: str, part: str) -> bool:
@@ -148,6 +213,8 @@ def unwrap(module: nn.Module) -> nn.Module:
 def to_plain_distribution(found: Any) -> Distribution:
     """A distribution of plain arrays from one of torch's (or one of ours that holds tensors)."""
     match found:
+        case ArrayFields():
+            return _with_plain_fields(found)
         case td.Categorical() if found.logits.dim() == 3:
             rows, factors, size = found.logits.shape
             flat = _to_array(found.logits.reshape(rows, factors * size))
@@ -177,6 +244,10 @@ def to_plain_distribution(found: Any) -> Distribution:
                 "the policy's `distribution` returned a tensor; return a torch.distributions "
                 "object, e.g. Categorical(logits=tensor) or Normal(mean, std)"
             )
+    return _with_plain_fields(found)
+
+
+def _with_plain_fields(found: Any) -> Distribution:
     fields = {
         name: _to_array(field) if isinstance(field, torch.Tensor) else field
         for name, field in vars(found).items()
@@ -232,12 +303,17 @@ def _call_module(module: nn.Module, *arguments: Any) -> Any:
     return module(*arguments)
 
 
+def _a_parameter(module: nn.Module) -> torch.Tensor:
+    return next(module.parameters(), torch.empty(0))
+
+
 def _to_tensors(tree: Any, device: torch.device) -> Any:
     if isinstance(tree, dict):
         return {key: _to_tensors(value, device) for key, value in tree.items()}
     if isinstance(tree, tuple):
         return tuple(_to_tensors(value, device) for value in tree)
-    return torch.from_numpy(np.ascontiguousarray(tree)).to(device)
+    tensor = torch.from_numpy(np.ascontiguousarray(tree))
+    return tensor if device.type == "cpu" else tensor.to(device)
 
 
 def _to_arrays(tree: Any) -> Any:
@@ -247,9 +323,9 @@ def _to_arrays(tree: Any) -> Any:
 
 
 def _to_array(tensor: torch.Tensor) -> Array:
-    tensor = tensor.detach().cpu()
     # numpy has no bfloat16.
-    array: Array = (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    plain = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+    array: Array = plain.numpy(force=True)
     return array
 
 

@@ -20,6 +20,7 @@ from clusterenv.wire.values import dtype_of_plain_data
 Array = np.ndarray[Any, Any]
 Buffer = bytes | memoryview
 
+_MOST_DIMENSIONS = 64
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(AnyMessage)
 
@@ -35,7 +36,7 @@ def decode(header: Buffer) -> Any:
         return _decoder.decode(header)
     # Text that is no UTF-8 and bottomless nesting have errors of their own.
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ProtocolError(f"not a message of this protocol: {error}") from error
+        raise ProtocolError(f"not a message of this protocol: {error!s:.300}") from error
 
 
 def header_of(array: Array) -> ArrayHeader:
@@ -51,6 +52,9 @@ def frame_of(array: Array) -> memoryview:
 def read_array(header: ArrayHeader, frame: Buffer) -> Array:
     """A read-only view of ``frame``, after checking that it is what ``header`` says."""
     dtype = dtype_of_plain_data(header.dtype)
+    if len(header.shape) > _MOST_DIMENSIONS:
+        # Before they are multiplied: the product of very many would take very long.
+        raise ProtocolError(f"no array has {len(header.shape)} dimensions")
     expected = math.prod(header.shape) * dtype.itemsize
     if any(size < 0 for size in header.shape) or expected != len(frame):
         raise ProtocolError(

@@ -10,7 +10,7 @@ from typing import Union
 
 import msgspec
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
@@ -81,6 +81,10 @@ class Enrol(Message):
 
     invitation: bytes
 
+    def __repr__(self) -> str:
+        # Never the keys in it: a repr ends up in logs.
+        return "Enrol(…)"
+
 
 class Build(Message):
     """Build the envs of these slots, in place of what was built before. ``backend`` and
@@ -94,6 +98,7 @@ class Build(Message):
     trusted: bool = False
     deal: int = 0
     """Comes back with Built and LaidOut."""
+    working_directory: str = ""
 
 
 class Layout(Message):
@@ -159,6 +164,14 @@ class SetAttr(Message):
     values: bytes
 
 
+class Profile(Message):
+    """Time the worker's parts from now on, or no more; the answer has the seconds by name since
+    the last one."""
+
+    request: int
+    on: bool
+
+
 # Worker → head: results.
 
 
@@ -177,7 +190,8 @@ class Stepped(Reply):
 
 
 class Returned(Reply):
-    """Answer to Call, SetAttr and Evaluate; ``values`` packs one value per slot of the worker."""
+    """Answer to Call, SetAttr and Evaluate; ``values`` packs one value per slot of the worker.
+    To Profile: one value."""
 
     values: bytes
 
@@ -329,6 +343,7 @@ AnyMessage = Union[  # noqa: UP007 (msgspec reads this at run time)
     Step,
     Call,
     SetAttr,
+    Profile,
     Stepped,
     Returned,
     Raised,

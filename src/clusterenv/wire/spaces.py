@@ -7,6 +7,7 @@ a custom space) becomes a tuple with one value per slot, as Gymnasium batches it
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 Path = tuple[str | int, ...]
+_MOST_DIMENSIONS, _MOST_BITS = 64, 1 << 28
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,14 @@ def _build_discrete(parts: dict[str, Any]) -> Space[Any]:
     return space if space.dtype == dtype else spaces.Discrete(**{**parts, "dtype": dtype})
 
 
+def _build_multi_binary(parts: dict[str, Any]) -> Space[Any]:
+    sizes = parts["n"] if isinstance(parts["n"], list) else [parts["n"]]
+    # The one space that is not as large as what describes it.
+    if len(sizes) > _MOST_DIMENSIONS or math.prod(sizes) > _MOST_BITS:
+        raise ValueError(f"a MultiBinary space of more than {_MOST_BITS} bits")
+    return spaces.MultiBinary(parts["n"])
+
+
 def _build_dict(parts: dict[str, Any]) -> Space[Any]:
     children = OrderedDict(zip(parts["keys"], _many_from_plain(parts["spaces"]), strict=True))
     space = spaces.Dict(children)
@@ -195,7 +205,7 @@ _BUILD: dict[str, Callable[[dict[str, Any]], Space[Any]]] = {
     "MultiDiscrete": lambda p: spaces.MultiDiscrete(
         p["nvec"], dtype=np.dtype(p["dtype"]), start=p["start"]
     ),
-    "MultiBinary": lambda p: spaces.MultiBinary(p["n"]),
+    "MultiBinary": _build_multi_binary,
     "Text": lambda p: spaces.Text(**p),
     "Dict": _build_dict,
     "Tuple": lambda p: spaces.Tuple(_many_from_plain(p["spaces"])),

@@ -38,7 +38,7 @@ def unpack(data: bytes, *, allow_pickle: bool) -> Any:
     except ProtocolError:
         raise
     except Exception as error:
-        raise ProtocolError(f"cannot decode a packed value: {error!r}") from error
+        raise ProtocolError(f"cannot decode a packed value: {ProtocolError.of(error)}") from error
 
 
 def _to_plain(value: Any, allow_pickle: bool) -> Any:

@@ -15,15 +15,19 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from clusterenv.wire.addresses import Reach, endpoint
+from clusterenv.wire.chunks import CHUNK_BYTES, ENCRYPTION_BYTES, split
 from clusterenv.wire.codec import Buffer, decode, encode
 from clusterenv.wire.contact import Contact
 from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
 from clusterenv.wire.messages import Message
+from clusterenv.wire.tcp_channel import Strangers, cut_off
 
 _ZAP_ADDRESS = "inproc://zeromq.zap.01"
 _ZAP_DOMAIN = b"clusterenv"
 _HANDSHAKE_MS = 10_000
 _LINGER_MS = 500
+# What libzmq may hold of one worker, and what is received before the queues are looked at again.
+_RECEIVE_QUEUE = 100
 # A silent peer counts as gone after three to four fifths of the lease; the last fifth is left for
 # a worker to act on it.
 _HEARTBEAT_MS_PER_LEASE_S = 200
@@ -38,15 +42,14 @@ class HeadSocket:
     """The head's end: one ROUTER that all workers connect to. Used by one thread, but for
     :meth:`invite` and :meth:`revoke`."""
 
-    def __init__(
-        self, reach: Reach, towards: str, *, lease_s: float, max_message_bytes: int
-    ) -> None:
+    def __init__(self, reach: Reach, towards: str, *, lease_s: float) -> None:
         host = reach.listening_address(towards)
         self._context = zmq.Context()
         self._worker_by_key: dict[bytes, str] = {}
         self._key_by_worker: dict[str, bytes] = {}
         self._route_by_worker: dict[str, bytes] = {}
         self._peer_by_connection: dict[int, tuple[str, bytes]] = {}
+        self._strangers = Strangers()
         public, secret = zmq.curve_keypair()
         self._server_key = public.decode()
         self._zap = self._context.socket(zmq.REP)
@@ -56,15 +59,18 @@ class HeadSocket:
         self._router.set(zmq.CURVE_SECRETKEY, secret)
         self._router.set(zmq.ZAP_DOMAIN, _ZAP_DOMAIN)
         self._router.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
-        self._router.set(zmq.MAXMSGSIZE, max_message_bytes)
+        self._router.set(zmq.MAXMSGSIZE, CHUNK_BYTES + ENCRYPTION_BYTES)
+        self._router.set(zmq.RCVHWM, _RECEIVE_QUEUE)
         self._router.set(zmq.ROUTER_MANDATORY, 1)
         self._router.set(zmq.SNDHWM, 0)
         self._router.set(zmq.LINGER, 0)
         _keep_alive(self._router, lease_s)
+        # What a peer that reads nothing is sent would pile up here.
+        self._router.set(zmq.TCP_MAXRT, int(lease_s * 1000))
         self._router.set(zmq.IPV6, int(":" in host))
-        self._monitor = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        port = self._bind(endpoint(host, reach.port or "*"))
-        self.address = endpoint(reach.advertised_host(host, towards), port)
+        self._monitor = self._router.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._port = self._bind(endpoint(host, reach.port or "*"))
+        self.address = endpoint(reach.advertised_host(host, towards), self._port)
 
     def _bind(self, wanted: str) -> int:
         try:
@@ -103,20 +109,38 @@ class HeadSocket:
         )
 
     def revoke(self, worker: str) -> None:
-        """Do not let ``worker`` in again, nor believe what still arrives from it. While it is
-        connected it can still be sent a farewell."""
+        """Do not let ``worker`` in again, nor believe what still arrives from it; if something
+        does, it is cut off. Until then it can be sent a farewell."""
         self._worker_by_key.pop(self._key_by_worker.pop(worker, b""), None)
+
+    def cut_off(self, worker: str) -> None:
+        """End the connection of ``worker`` at once, and do not let it in again."""
+        self.revoke(worker)
+        self._route_by_worker.pop(worker, None)
+        for connection, (owner, _) in list(self._peer_by_connection.items()):
+            if owner == worker:
+                cut_off(connection, self._port)
 
     def disconnected(self) -> Iterator[str]:
         """The workers whose connection broke since the last call: to be asked before
         :meth:`receive`, which may already bring messages of a connection with the same number."""
         while self._monitor.poll(0):
-            connection = int(recv_monitor_message(self._monitor)["value"])
+            event = recv_monitor_message(self._monitor)
+            connection = int(event["value"])
+            if event["event"] == zmq.EVENT_ACCEPTED:
+                self._limit_strangers(connection)
+                continue
+            self._strangers.left(connection)
             worker, route = self._peer_by_connection.pop(connection, ("", b""))
             if self._route_by_worker.get(worker) == route:
                 del self._route_by_worker[worker]
             if worker:
                 yield worker
+
+    def _limit_strangers(self, connection: int) -> None:
+        too_many = self._strangers.came(connection, more=len(self._key_by_worker))
+        if too_many is not None:
+            cut_off(too_many, self._port)
 
     def register(self, poller: zmq.Poller) -> None:
         """Have ``poller`` wake for this socket."""
@@ -135,18 +159,24 @@ class HeadSocket:
             self._zap.send_multipart([version, request, *verdict, (worker or "").encode(), b""])
 
     def receive(self) -> Iterator[tuple[str, Sequence[Buffer]]]:
-        """The messages that have arrived, as (worker, frames)."""
-        while self._router.poll(0):
+        """Messages that have arrived, as (worker, chunks); not for ever, if one never ends."""
+        for _ in range(_RECEIVE_QUEUE):
+            if not self._router.poll(0):
+                return
             route, *frames = self._router.recv_multipart(copy=False)
-            worker = str(frames[0].get("User-Id")) if frames else ""
+            if not frames:
+                continue
+            worker, connection = str(frames[0].get("User-Id")), int(frames[0].get(zmq.SRCFD))
             if worker not in self._key_by_worker:
+                cut_off(connection, self._port)
                 continue
             if worker == TICKET:
                 # Many may come with the same one.
                 worker = f"{TICKET} {route.bytes.hex()}"
             # The route is libzmq's own name for the connection: a worker cannot choose it.
             self._route_by_worker[worker] = route.bytes
-            self._peer_by_connection[int(frames[0].get(zmq.SRCFD))] = worker, route.bytes
+            self._peer_by_connection[connection] = worker, route.bytes
+            self._strangers.left(connection)
             yield worker, [frame.buffer for frame in frames]
 
     def send(self, worker: str, frames: Sequence[Buffer]) -> bool:
@@ -223,7 +253,7 @@ class WorkerSocket:
 
     def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
         """Send; arrays are not copied, so nobody may write to them afterwards."""
-        _send_frames(self.socket, [encode(message), *frames])
+        _send_frames(self.socket, list(split([encode(message), *frames])))
 
     def recv(self, timeout_s: float) -> tuple[Message, list[Buffer]] | None:
         """The next message and its frames; None after ``timeout_s``."""

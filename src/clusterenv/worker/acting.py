@@ -97,7 +97,7 @@ class Acting:
                     self._shelved = self._shelf.put(vector) if big else -1
             case WeightsNearby():
                 if (awaited := self._awaits(message)) is not None:
-                    vector = read_shelf(message.pid, message.fd)
+                    vector = read_shelf(message.pid, message.fd, awaited.num_bytes)
                     self._neighbour_failed = not awaited.load_vector(message, vector)
                     self._pulled_bytes = 0
             case _:

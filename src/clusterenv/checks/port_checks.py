@@ -1,0 +1,104 @@
+"""Can the head listen, does its advertised name lead back to it, does anything get through?"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+from clusterenv.checks.findings import Finding, ok, problem, warning
+from clusterenv.wire.addresses import Reach
+
+_CONNECT_TIMEOUT_S = 3.0
+_ELSEWHERE = (
+    "if it is a NAT, a forwarding or a Service that only workers see, that is as it should be"
+)
+
+
+def check_port(reach: Reach, towards: str) -> Iterator[Finding]:
+    """Listen as a head would, and call it as a worker would, from this machine."""
+    try:
+        host = reach.listening_address(towards)
+        listener = _listen(host, reach.port)
+    except ValueError as error:
+        yield problem(f"interface: {error}", "pass --interface with one that leads to the workers")
+        return
+    except OSError as error:
+        yield _cannot_listen(host, reach.port, error)
+        return
+    with listener:
+        port = listener.getsockname()[1]
+        yield ok(f"port: {host}:{port} can be listened on")
+        yield from _check_way_back(listener, reach, host, port)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # As libzmq does: a port whose last run has just ended is free.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1)
+        listener.settimeout(_CONNECT_TIMEOUT_S)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> Finding:
+    to_do = f"see who has it: ss -ltnp 'sport = :{port}'; or choose another port= (0: any free one)"
+    if isinstance(error, PermissionError):
+        to_do = "ports below 1024 are the system's: choose another port= (0: any free one)"
+    return problem(f"port: cannot listen on {host}:{port} ({error.strerror or error})", to_do)
+
+
+def _check_way_back(
+    listener: socket.socket, reach: Reach, host: str, port: int
+) -> Iterator[Finding]:
+    name = reach.advertise_host or host
+    try:
+        address = str(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        yield problem(
+            f"advertised name: {name!r} cannot be resolved ({error})",
+            "pass advertise_host= with a name that DNS or /etc/hosts of every worker knows, or "
+            "with the address itself",
+        )
+        return
+    trouble = _call(listener, address, port)
+    if not trouble:
+        yield ok(f"route: {name}:{port} leads back to this machine ({address})")
+    elif reach.advertise_host is None:
+        yield _blocked(host, port, trouble)
+    else:
+        yield warning(
+            f"route: {name}:{port} ({address}) does not lead back to here: {trouble}",
+            f"{_ELSEWHERE}; else allow tcp port {port} in the firewall, and check the name",
+        )
+
+
+def _blocked(host: str, port: int, trouble: str) -> Finding:
+    return problem(
+        f"port: {host}:{port} is open, but nothing gets through to it: {trouble}",
+        f"a firewall blocks tcp port {port}: allow it (nft list ruleset shows the rules; "
+        "ufw allow, firewall-cmd --add-port), or choose a port= that is allowed",
+    )
+
+
+def _call(listener: socket.socket, address: str, port: int) -> str:
+    """Why a call to that address does not arrive here, or nothing."""
+    word = os.urandom(8)
+    try:
+        with socket.create_connection((address, port), timeout=_CONNECT_TIMEOUT_S) as caller:
+            caller.sendall(word)
+            called, _ = listener.accept()
+            with called:
+                called.settimeout(_CONNECT_TIMEOUT_S)
+                heard = called.recv(len(word), socket.MSG_WAITALL)
+    except TimeoutError:
+        return f"no answer within {_CONNECT_TIMEOUT_S:g} s"
+    except OSError as error:
+        return str(error.strerror or error)
+    return "" if heard == word else "somebody else answers there"

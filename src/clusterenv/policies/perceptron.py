@@ -1,0 +1,28 @@
+"""Linear layers and activations by NumPy: for a few rows a fraction of what torch's calls cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from clusterenv.wire.codec import Array
+
+Layer = Callable[[Array], Array]
+
+
+def linear(weight: Array, bias: Array | float, rows: Array) -> Array:
+    """As ``torch.nn.Linear`` keeps its weights."""
+    result = np.dot(rows, weight.T)
+    result += bias
+    return np.asarray(result)
+
+
+def tanh(rows: Array) -> Array:
+    """In place."""
+    return np.tanh(rows, out=rows)
+
+
+def relu(rows: Array) -> Array:
+    """In place."""
+    return np.maximum(rows, 0, out=rows)

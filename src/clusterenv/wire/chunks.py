@@ -1,0 +1,46 @@
+"""Large frames travel in chunks, so that a stranger cannot make the head take in a large one.
+
+libzmq's limit on the size of a frame holds before a peer has proved who it is. It can be small
+because no frame is larger than a chunk. A full chunk says that more of its frame follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from clusterenv.errors import ProtocolError
+from clusterenv.wire.codec import Buffer
+
+CHUNK_BYTES = 1 << 18
+ENCRYPTION_BYTES = 64
+"""By so much a frame on the wire may be longer than what is in it."""
+
+
+def split(frames: Iterable[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in frames that are not larger than a chunk, without a copy."""
+    for frame in frames:
+        if len(frame) < CHUNK_BYTES:
+            yield frame
+            continue
+        view = memoryview(frame)
+        # The last one is never full: it may be empty.
+        for start in range(0, len(frame) + 1, CHUNK_BYTES):
+            yield view[start : start + CHUNK_BYTES]
+
+
+def join(chunks: Sequence[Buffer], max_bytes: int) -> list[Buffer]:
+    """The frames that were :func:`split`; ProtocolError if they are more than ``max_bytes``."""
+    size = sum(map(len, chunks))
+    if size > max_bytes:
+        raise ProtocolError(f"a message of {size} bytes; the most is {max_bytes}")
+    frames: list[Buffer] = []
+    begun: list[Buffer] = []
+    for chunk in chunks:
+        if len(chunk) == CHUNK_BYTES:
+            begun.append(chunk)
+            continue
+        frames.append(b"".join([*begun, chunk]) if begun else chunk)
+        begun = []
+    if begun:
+        raise ProtocolError("a message ends in the middle of a frame")
+    return frames
