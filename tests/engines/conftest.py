@@ -96,9 +96,9 @@ def hosts(all_hosts):
     all_hosts.reset()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def all_of_ray(engines):
-    """Three nodes, for fixtures that outlast a test."""
+    """Three nodes, for fixtures that outlast a test; their daemons are never quite idle."""
     with RayCluster(3) as cluster:
         yield cluster
 
