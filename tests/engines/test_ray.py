@@ -142,10 +142,19 @@ say(*envs.call("host"))
 """
 
 
-def test_nothing_is_left_when_the_head_is_killed(ray_cluster, tmp_path):
-    source = HEAD.format(address=None) + "time.sleep(600)"
-    with HeadScript(tmp_path, source) as head:
-        head.wait_for("r1")
+IN_STEP = """
+from clusterenv.launchers.ray import RayLauncher
+busy = partial(Troubled, troubles.hold_the_gil, at=2, sign=SIGN)
+envs = ClusterEnv([Walk, Walk, busy], num_workers=3, launcher=RayLauncher())
+envs.reset(seed=0)
+envs.step(np.zeros((3, 2)))
+envs.step(np.zeros((3, 2)))
+"""
+
+
+def test_nothing_is_left_when_the_head_is_killed_while_an_env_holds_the_gil(ray_cluster, tmp_path):
+    with HeadScript(tmp_path, IN_STEP) as head:
+        head.wait_for_sign()
         kill(head.process.pid)
         assert_nothing_left(ray_cluster)
 
