@@ -10,6 +10,7 @@ def pytest_configure(config):
     )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     # Where tests run in two processes, a file stays in one of them: its tests share live workers.
     # So do all engines, which mostly wait, and leave the cores to the other process.
