@@ -28,7 +28,7 @@ format: setup
 	$(BIN)/ruff format .
 
 test: setup  ## everything that CI runs
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-full: setup  ## the whole parity matrix instead of the pairwise one
 	$(BIN)/python -m pytest -m full_matrix
