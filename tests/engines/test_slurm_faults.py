@@ -148,7 +148,8 @@ def test_a_run_goes_on_while_the_controller_is_away(slurm):
 def test_preempted_workers_hand_over(slurm):
     with running(partition="low") as run:
         node = node_of(slurm, run.envs.call("pid")[4])
-        slurm.run(["sbatch", "-p", "urgent", "-w", node, "--exclusive", "--wrap", "sleep 30"])
+        urgent = ["sbatch", "-p", "urgent", "-w", node, "--exclusive", "-o", "/dev/null"]
+        slurm.run([*urgent, "--wrap", "sleep 30"])
         run.rollout_until(lambda: run.members[1].incarnation, 30.0)
         run.rollout(2)
         assert run.followed.restarts == 2
