@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check format test test-full demo bench bench-rollout experiments chaos clean
+.PHONY: setup check format test test-full demo bench bench-rollout experiments chaos pictures clean
 
 setup: $(VENV)/installed
 
@@ -28,7 +28,7 @@ format: setup
 	$(BIN)/ruff format .
 
 test: setup  ## everything that CI runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 test-full: setup  ## the whole parity matrix instead of the pairwise one
 	$(BIN)/python -m pytest -m full_matrix
@@ -55,6 +55,9 @@ experiments: $(VENV)/installed-bench  ## sync rules compared over seeds; what th
 	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/image_cost.py
 	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/off_policy.py
 	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/run.py
+
+pictures: setup  ## of top and bench, for the README
+	$(BIN)/python docs/pictures/draw.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,7 +26,7 @@ from mlp_policy import mlp_policy
 
 from clusterenv import AdaptiveSync, ClusterEnv, Rollout
 from clusterenv.launchers.slurm import SlurmLauncher
-from tests.engines.following import Followed
+from tests.contract.following import Followed
 from tests.engines.harness import SlurmCluster
 
 ENV_ID = "CartPole-v1"
@@ -109,8 +109,8 @@ def make_envs() -> ClusterEnv:
     )
 
 
-def train(envs: ClusterEnv, seconds: float) -> Books:
-    """Train for so long; every rollout is checked."""
+def train(envs: ClusterEnv, seconds: float, gain: float) -> Books:
+    """Train for so long, or up to three times that until the return has grown by this factor."""
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     agent = ppo.Agent(envs, ARGS.hidden)
@@ -118,7 +118,7 @@ def train(envs: ClusterEnv, seconds: float) -> Books:
     optimizer = torch.optim.Adam(agent.parameters(), lr=ARGS.learning_rate, eps=1e-5)
     envs.reset(seed=SEED)
     followed, books, began = Followed(envs, partial(gym.make, ENV_ID), SEED), Books(), time.time()
-    while time.time() - began < seconds:
+    while not is_over(books, time.time() - began, seconds, gain):
         asked = time.time()
         version = envs.publish(policy)
         rollout = envs.rollout(policy, ARGS.num_steps)
@@ -129,6 +129,12 @@ def train(envs: ClusterEnv, seconds: float) -> Books:
     books.seconds, books.rows = time.time() - began, followed.rows
     books.restarts, books.pulls = followed.restarts, len(envs.ledger.pulls)
     return books
+
+
+def is_over(books: Books, elapsed_s: float, seconds: float, gain: float) -> bool:
+    if elapsed_s < seconds:
+        return False
+    return elapsed_s > 3 * seconds or books.last_return > gain * books.first_return
 
 
 def note(books: Books, rollout: Rollout, version: int) -> None:
@@ -156,13 +162,13 @@ def assert_balanced(books: Books, envs: ClusterEnv) -> None:
     assert sorted(slots) == list(range(ARGS.num_envs))
 
 
-def run_on(cluster: SlurmCluster, seconds: float, kill_every_s: float) -> Books:
+def run_on(cluster: SlurmCluster, seconds: float, kill_every_s: float, gain: float = 0.0) -> Books:
     """A whole run; AssertionError if anything does not add up."""
     with make_envs() as envs:
         killer = Killer(cluster, kill_every_s)
         killer.start()
         try:
-            books = train(envs, seconds)
+            books = train(envs, seconds, gain)
         finally:
             killer.stop()
         books.kills = killer.kills

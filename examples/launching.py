@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Literal
 
 from clusterenv.launchers.base import Launcher
 from clusterenv.launchers.in_process import InProcessLauncher
 from clusterenv.launchers.local import LocalLauncher
 from clusterenv.launchers.slurm import SlurmLauncher
+from clusterenv.launchers.ssh import SshLauncher
 
-LauncherName = Literal["local", "in-process", "slurm"]
+LauncherName = Literal["local", "in-process", "slurm", "ssh"]
 
 
 def make_launcher(name: LauncherName) -> Launcher:
@@ -21,3 +24,7 @@ def make_launcher(name: LauncherName) -> Launcher:
             return InProcessLauncher()
         case "slurm":
             return SlurmLauncher()
+        case "ssh":
+            # HOSTS=node1,node2 or, in hosts.txt, a host and its number of workers per line.
+            names = os.environ.get("HOSTS")
+            return SshLauncher(names.split(",") if names else Path("hosts.txt"))

@@ -35,8 +35,10 @@ from clusterenv.construction import (
     choose_num_workers,
     wrap_module,
 )
+from clusterenv.head import profiler
 from clusterenv.head.crew import Limits
 from clusterenv.head.head import Head
+from clusterenv.head.profiler import Profiler
 from clusterenv.head.roster import Roster
 from clusterenv.launchers.base import Launcher
 from clusterenv.ledger import Ledger
@@ -147,6 +149,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         backend, self.num_envs, self.spec = choose_backend(env, num_envs, wrappers, kwargs)
         self.num_workers = choose_num_workers(num_workers, self.num_envs)
         launcher = choose_launcher(launcher)
+        self._workers_are_here = launcher.spawns_here
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.observation_mode = observation_mode
         self.shared_memory, self.copy = shared_memory, copy
@@ -186,6 +189,9 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             self._end_of_life()
             raise
         self.closed = False
+        self._profiler = self.profile() if profiler.is_wanted() else None
+        if self._profiler is not None:
+            self._profiler.begin_and_tell()
 
     def _settle(self, observation_mode: str | tuple[Space[Any], Space[Any]]) -> None:
         agreed = agree_on_spaces(
@@ -446,6 +452,18 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """What ``python -m clusterenv top RUN`` calls this run."""
         return self._head.run.id
 
+    def profile(self) -> Profiler:
+        """Find out where the time goes between ``with`` and its end.
+
+        Example:
+            >>> with envs.profile() as profile:  # doctest: +SKIP
+            ...     train(envs)
+            >>> print(profile)  # doctest: +SKIP
+        """
+        self._assert_is_running()
+        self._state.assert_nothing_pending("profile")
+        return Profiler(self, self._head, self._workers_are_here)
+
     @property
     def ledger(self) -> Ledger:
         """What has moved between head and workers so far."""
@@ -532,6 +550,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """
         if os.getpid() != self._owner_pid:
             return
+        if self._profiler is not None and not terminate:
+            self._profiler.tell()
         grace_s = _CLOSE_GRACE_S if timeout is None else timeout
         pending = self._state.pending
         if pending in (Call.RESET, Call.STEP, Call.CALL, Call.ROLLOUT):

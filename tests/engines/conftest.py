@@ -2,7 +2,10 @@
 
 import pytest
 
+from clusterenv import ClusterEnv
+from clusterenv.launchers.ssh import SshLauncher
 from tests.engines.harness import Hosts, SlurmCluster, SshHosts, why_not_here
+from tests.engines.walks import LEASE_S, Placed
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +54,32 @@ def ssh_hosts(all_ssh_hosts):
     """Three hosts with sshd, all reachable, with nothing else running."""
     yield all_ssh_hosts
     all_ssh_hosts.reset()
+
+
+@pytest.fixture
+def ssh_launcher(ssh_hosts):
+    """Make a launcher for these hosts, by default all."""
+
+    def make(hosts=None, **kwargs):
+        ssh = ("ssh", "-F", str(ssh_hosts.config), "-o", "ConnectTimeout=3")
+        return SshLauncher(ssh_hosts.names if hosts is None else hosts, ssh=ssh, **kwargs)
+
+    return make
+
+
+@pytest.fixture
+def ssh_cluster(ssh_launcher):
+    """Open four walks on two workers; closed at the end."""
+    opened = []
+
+    def make(hosts=None, makers=(Placed,) * 4, num_workers=2, **kwargs):
+        kwargs = {"launcher": ssh_launcher(hosts), "lease_s": LEASE_S, **kwargs}
+        opened.append(ClusterEnv(list(makers), num_workers=num_workers, **kwargs))
+        return opened[-1]
+
+    yield make
+    for envs in opened:
+        envs.close(terminate=True)
 
 
 @pytest.fixture(scope="session")

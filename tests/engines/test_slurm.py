@@ -1,5 +1,6 @@
 """Workers on a real Slurm cluster: the contract holds, nothing is shown, nothing is left."""
 
+import importlib
 import logging
 import os
 import shutil
@@ -11,6 +12,7 @@ from clusterenv import ClusterEnv, StartupError
 from clusterenv.launchers.slurm import SlurmLauncher
 from tests.contract import test_parity, transports
 from tests.contract.worlds import Count
+from tests.engines.harness.runs import ROOT
 from tests.engines.slurm_runs import WHOLE_NODE, processes_on, whole_allocation
 from tests.integration.polling import eventually
 
@@ -131,6 +133,19 @@ def test_a_job_that_waits_for_ever_is_told_and_ends_at_the_deadline_with_the_rea
     assert len(told) == 1
     assert "2 job(s) wait" in told[0]
     assert slurm.jobs() == []
+
+
+@pytest.mark.timeout(300)
+def test_ppo_trains_on_three_nodes_by_one_argument(slurm, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.setenv("SBATCH_EXCLUSIVE", "exclusive")
+    ppo = importlib.import_module("ppo")
+    settings = {"num_envs": 6, "num_workers": 3, "num_steps": 32, "eval_episodes": 3}
+    args = ppo.Args("CartPole-v1", launcher="slurm", total_steps=768, out=tmp_path, **settings)
+    with ppo.make_envs(args) as envs, ppo.Progress("PPO", tmp_path, 768, args) as progress:
+        assert [len(processes_on(slurm, node)) for node in slurm.nodes] == [1, 1, 1, 0]
+        ppo.train(args, envs, progress)
+        assert progress.step == 768
 
 
 def test_an_unknown_partition_is_refused_in_the_words_of_sbatch(slurm):

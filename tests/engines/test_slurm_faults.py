@@ -9,9 +9,9 @@ import pytest
 
 from clusterenv import ClusterEnv
 from clusterenv.launchers.slurm import SlurmLauncher
+from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
 from tests.contract.worlds import Count
-from tests.engines.following import Followed
 from tests.engines.slurm_runs import WHOLE_NODE, processes_on, whole_allocation
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually, is_alive, kill
@@ -48,9 +48,12 @@ class Run:
 
 
 @contextmanager
-def running(**options):
+def running(num_workers=2, min_workers=None, **options):
     launcher = SlurmLauncher(**{**WHOLE_NODE, **options})
-    with ClusterEnv(Count, NUM_ENVS, 2, launcher=launcher, lease_s=LEASE_S) as envs:
+    # A replacement that has to wait in the queue for longer is done without, where that may be.
+    restart_s = 60.0 if min_workers is None else 8.0
+    limits = {"lease_s": LEASE_S, "min_workers": min_workers, "restart_timeout_s": restart_s}
+    with ClusterEnv(Count, NUM_ENVS, num_workers, launcher=launcher, **limits) as envs:
         run = Run(envs)
         run.rollout()
         yield run
@@ -109,6 +112,28 @@ def test_workers_hand_over_before_their_time_limit(slurm, caplog):
         assert run.followed.restarts == NUM_ENVS
         # In order: it costs nothing of the budget.
         assert [len(member.restarts) for member in run.members] == [0, 0]
+
+
+def test_a_run_starts_without_the_workers_that_wait(slurm, caplog):
+    with running(num_workers=5, min_workers=2) as run:
+        assert len(run.envs.roster.staffed) == 4
+        run.rollout_until(lambda: "PENDING (Resources)" in caplog.text, 20.0)
+        kill(run.envs.call("pid")[0])
+        # The node that it leaves is for whoever waits, and then for its replacement.
+        run.rollout_until(lambda: len(run.envs.roster.staffed) == 4, 20.0)
+        run.rollout(3)
+
+
+def test_a_run_goes_on_while_the_controller_is_away(slurm):
+    with running() as run:
+        slurm.stop_controller()
+        asked = run.envs._head.crew.watch.status
+        run.rollout_until(lambda: run.envs._head.crew.watch.status is not asked, 60.0)
+        assert [member.incarnation for member in run.members] == [0, 0]
+        slurm.start_controller()
+        kill(run.envs.call("pid")[4])
+        run.rollout(2)
+        assert run.followed.restarts == 2
 
 
 def test_preempted_workers_hand_over(slurm):

@@ -12,6 +12,7 @@ from clusterenv import ClusterEnv
 from clusterenv.errors import StartupError, WorkerLostError
 from clusterenv.head.roster import restart_seed
 from clusterenv.launchers.local import LocalLauncher
+from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
 from tests.contract.replay import Life, Lives
 from tests.contract.worlds import Count
@@ -169,6 +170,20 @@ def test_rollouts_go_on_without_a_worker_that_cannot_be_replaced():
             ages = rollout.observations[:-1, :, 1]
             assert np.array_equal(rollout.next_observations[..., 1], ages + 1)
             rollout = envs.rollout(policy, 7)
+
+
+def test_slots_that_stay_where_they_are_go_on_without_a_gap():
+    launcher = Tardy()
+    limits = {"min_workers": 2, "restart_timeout_s": 1.0}
+    with ClusterEnv(Count, 5, 4, launcher=launcher, **limits) as envs:
+        envs.reset(seed=SEED)
+        policy, followed = numpy_policy(envs), Followed(envs, Count, SEED)
+        followed.check(envs.rollout(policy, 7))
+        launcher.hold_back("worker-0")
+        kill(envs.call("pid")[0])
+        for _ in range(3):
+            followed.check(envs.rollout(policy, 7))
+        assert owners(envs) == {"worker-1.0": (0, 1), "worker-2.0": (2, 3), "worker-3.0": (4,)}
 
 
 def test_a_stream_goes_on_without_a_worker_that_cannot_be_replaced():

@@ -128,7 +128,7 @@ def newcomer(envs):
         yield worker
     finally:
         worker.close()
-        head.revoke("worker-9.0")
+        head.cut_off("worker-9.0")
 
 
 def noise(chance):

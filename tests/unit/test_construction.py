@@ -4,6 +4,7 @@ import os
 
 import gymnasium
 import pytest
+from gymnasium.envs import registration
 from gymnasium.spaces import Discrete
 from gymnasium.wrappers import TimeLimit, TransformReward
 
@@ -209,5 +210,6 @@ def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
         "import gymnasium\ngymnasium.register('Odd-v7', 'nowhere:Odd')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registration, "registry", dict(registration.registry))
     backend, _, spec = choose("registers_odd:Odd-v7")
     assert backend.spec.id == spec.id == "Odd-v7"

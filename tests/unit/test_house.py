@@ -14,7 +14,8 @@ SOURCE = pathlib.Path(clusterenv.__file__).parent
 MAY_IMPORT = {
     "__init__": "distributions env learning ledger rollout sync version",
     "__main__": "cli",
-    "cli": "backends.base checks construction env launchers ledger version wire worker",
+    "cli": "backends.base checks construction distributions env launchers ledger "
+    "policies profile randomness version wire worker",
     "checks": "backends.base env launchers.base wire",
     # The user's side of the head.
     "env": "agreement arguments backends call_state construction head launchers.base ledger "
@@ -26,9 +27,9 @@ MAY_IMPORT = {
     "partial_batches": "head wire",
     # Head and worker meet in the wire, and in decisions and arrays that both know.
     "head": "backends.base distributions launchers.base ledger policies.base policies.copy "
-    "policies.encoding policies.recurrent randomness rollout sync wire",
+    "policies.encoding policies.recurrent profile randomness rollout stopwatch sync wire",
     "worker": "distributions policies.base policies.copy policies.recurrent randomness rollout "
-    "sync wire",
+    "stopwatch sync wire",
     "wire": "version",
     # Plugins know their own base and little else.
     "launchers": "wire",
@@ -41,8 +42,10 @@ MAY_IMPORT = {
     "learning": "rollout wire.codec",
     "ledger": "sync",
     "ledger_export": "ledger sync",
+    "profile": "",
     "randomness": "wire.codec",
     "rollout": "wire.codec wire.spaces",
+    "stopwatch": "",
     "sync": "",
     "errors": "",
     "version": "",

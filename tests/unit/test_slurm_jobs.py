@@ -24,12 +24,13 @@ class Slurm:
 
     def ask(self, argv, env=None, given=""):
         self._speak()
-        if argv[0] == "sbatch":
-            self.submitted.append((env, given))
-            return f"{len(self.submitted)};cluster\n"
-        assert argv[0] == "sh"
-        self.cancelled += argv[4:]
-        return ""
+        assert argv[0] == "sbatch"
+        self.submitted.append((env, given))
+        return f"{len(self.submitted)};cluster\n"
+
+    def cancel(self, jobs):
+        self.cancelled += jobs
+        return subprocess.Popen(["true"])
 
     def squeue(self, jobs, form):
         self._speak()
@@ -48,6 +49,7 @@ class Slurm:
 def slurm(monkeypatch):
     slurm = Slurm()
     monkeypatch.setattr(slurm_jobs, "ask", slurm.ask)
+    monkeypatch.setattr(slurm_jobs, "cancel", slurm.cancel)
     monkeypatch.setattr(slurm_jobs, "queue", slurm.squeue)
     monkeypatch.setattr(slurm_jobs, "show_job", slurm.show_job)
     return slurm

@@ -167,3 +167,7 @@ def test_the_end_of_a_job_is_told_in_slurms_words(state, reason, code, words):
     status = read_end("7", ENDED_JOB.format(state=state, reason=reason, code=code))
     assert status.ended
     assert status.reason.startswith(f"job 7 ended as {words}")
+
+
+def test_a_job_that_slurm_has_forgotten_may_still_run():
+    assert read_end("7", "") == Status(False, "job 7 is not known to Slurm any more")

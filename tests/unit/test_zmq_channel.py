@@ -13,6 +13,7 @@ from clusterenv.head.io_thread import IoThread
 from clusterenv.ledger import Ledger
 from clusterenv.wire.addresses import Reach
 from clusterenv.wire.chunks import CHUNK_BYTES, ENCRYPTION_BYTES
+from clusterenv.wire.contact import Contact
 from clusterenv.wire.messages import Close, Hello, Stepped
 from clusterenv.wire.zmq_channel import HeadSocket, WorkerSocket
 
@@ -124,6 +125,59 @@ def test_a_worker_whose_invitation_was_revoked_is_not_let_in(head):
     assert failed_to_shake_hands(invitation)
 
 
+def comes_to(worker, contact):
+    """Whether the worker's contact becomes this, and stays so."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while worker.contact() is not contact and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    return worker.contact() is contact
+
+
+def test_a_worker_knows_that_its_head_is_there(head):
+    worker = head.connect(head.invite("worker-0.0"))
+    assert comes_to(worker, Contact.THERE)
+
+
+def test_a_worker_whose_key_is_not_known_knows_that_it_was_refused(head):
+    invitation = head.invite("worker-0.0")
+    head.socket.revoke("worker-0.0")
+    assert comes_to(head.connect(invitation), Contact.REFUSED)
+
+
+def test_a_worker_of_another_head_knows_that_it_was_refused(head):
+    other = Head()
+    try:
+        worker = head.connect(other.invite("worker-0.0").at(head.socket.address))
+        assert comes_to(worker, Contact.REFUSED)
+    finally:
+        other.close()
+
+
+def test_a_broken_connection_is_broken_for_good():
+    first = Head()
+    invitation = first.invite("worker-0.0")
+    worker = WorkerSocket(invitation)
+    assert comes_to(worker, Contact.THERE)
+    first.close()
+    assert comes_to(worker, Contact.BROKEN)
+    worker.close()
+
+
+def test_a_worker_without_a_head_goes_on_waiting(head):
+    nowhere = head.invite("worker-0.0").at("tcp://127.0.0.1:9")
+    assert comes_to(head.connect(nowhere), Contact.NOT_YET)
+
+
+def test_a_revoked_worker_can_still_be_told_to_close(head):
+    worker = head.connect(head.invite("worker-0.0"))
+    worker.send(Stepped(1))
+    head.heard(1)
+    head.socket.revoke("worker-0.0")
+    head.io.send("worker-0.0", Close())
+    assert worker.recv(_PATIENCE_S)[0] == Close()
+
+
 def test_what_a_revoked_worker_still_says_is_not_heard(head):
     first = head.connect(head.invite("worker-0.0"))
     first.send(Stepped(1))
@@ -172,17 +226,17 @@ def test_a_frame_that_is_no_chunk_ends_its_connection(head):
     assert head.gone == ["worker-0.0"]
 
 
-def test_a_worker_whose_invitation_is_revoked_is_cut_off(head):
+def test_a_worker_that_is_cut_off_is_not_let_in_again(head):
     worker = head.connect(head.invite("worker-0.0"))
     worker.send(Stepped(1))
     head.heard(1)
-    head.socket.revoke("worker-0.0")
+    assert worker.contact() is Contact.THERE
+    head.socket.cut_off("worker-0.0")
     deadline = time.monotonic() + _PATIENCE_S
-    while worker.is_connected() and time.monotonic() < deadline:
+    while worker.contact() is Contact.THERE and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not worker.is_connected()
-    time.sleep(0.3)  # it tries again by itself
-    assert not worker.is_connected()
+    time.sleep(0.3)  # libzmq tries again by itself
+    assert worker.contact() in (Contact.BROKEN, Contact.REFUSED)
 
 
 def test_sending_to_a_worker_that_is_not_there_says_so():

@@ -13,6 +13,7 @@ from clusterenv.version import __version__
 _TOOLS = {
     "doctor": "check this machine, the network and workers: what would go wrong, and what to do",
     "top": "watch a running head: workers, steps/s, versions, divergences, bytes",
+    "bench": "where the time of a run goes, and which layout suits it: of an env, or of a script",
 }
 
 
@@ -41,6 +42,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(tool.run(parser.parse_args(given)))
     parsed = parser.parse_args(arguments)
     if parsed.command == "worker":
+        if parsed.head and not parsed.key_file:
+            worker.error("--head goes with --key-file")
         from clusterenv.cli.worker import run_worker
 
         run_worker(parsed.key_file, parsed.head)

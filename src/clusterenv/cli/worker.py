@@ -11,25 +11,32 @@ import sys
 from pathlib import Path
 
 from clusterenv.errors import ProtocolError
+from clusterenv.launchers.attached import keep_attached
+from clusterenv.wire.addresses import numeric
 from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE, Invitation
 from clusterenv.worker.applying import apply
-from clusterenv.worker.lifeline import Lifeline
+from clusterenv.worker.lifeline import Lifeline, end_with_input
 from clusterenv.worker.worker import Worker
 
 
 def run_worker(key_file: str | None = None, head: str | None = None) -> None:
     """Get the invitation, work until the head says Close, and end."""
+    if key_file is not None:
+        ticket = _parse(_read_key_file(Path(key_file)), key_file)
+        ticket = ticket if head is None else ticket.at(head)
+        raise SystemExit(keep_attached(ticket.to_bytes()))
     faulthandler.enable()
     os.environ["CLUSTERENV_WORKER"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(AttributeError, OSError):
         # A worker that is woken must not push the head aside before it has woken the others.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    invitation, input_is_lifeline = _get_invitation(key_file)
-    if head is not None:
-        invitation = invitation.at(head)
+    invitation, input_is_lifeline = _get_invitation()
+    if input_is_lifeline:
+        end_with_input()
     # Standard input is the lifeline now; env code that asks for input gets end of file.
     sys.stdin = open(os.devnull)  # noqa: SIM115
+    invitation = invitation.at(_find_head(invitation))
     if invitation.is_ticket:
         invitation = apply(invitation)
     worker = Worker.connect(invitation)
@@ -43,10 +50,23 @@ def run_worker(key_file: str | None = None, head: str | None = None) -> None:
     os._exit(0)
 
 
-def _get_invitation(key_file: str | None) -> tuple[Invitation, bool]:
+def _find_head(invitation: Invitation) -> str:
+    def say(text: str) -> None:
+        print(f"clusterenv worker: {text}", file=sys.stderr, flush=True)
+
+    address, lease_s = invitation.address, invitation.lease_s
+    try:
+        return numeric(address, lease_s, say)
+    except ValueError as error:
+        raise SystemExit(f"clusterenv worker: {error}") from None
+    except OSError as error:
+        raise SystemExit(
+            f"clusterenv worker: no head at {address} for lease_s={lease_s:g}: {error}"
+        ) from None
+
+
+def _get_invitation() -> tuple[Invitation, bool]:
     """The invitation, and whether it came through a standard input that the head holds open."""
-    if key_file is not None:
-        return _parse(_read_key_file(Path(key_file)), key_file), False
     given = _take_from_environment(ENVIRONMENT_VARIABLE)
     if given is None:
         return _parse(_read_line(0), "standard input"), True

@@ -64,11 +64,15 @@ class Collector:
         if num_steps != self._num_steps:
             self.forget_owed()
         self._num_steps = num_steps
-        num_deals = self._staffing.num_deals
         self.welcome_arrivals()
         self._balance()
-        if self._staffing.num_deals > num_deals:
-            self._parts.clear()
+        self._collect_the_rest(num_steps)
+
+    def _collect_the_rest(self, num_steps: int) -> None:
+        """Ask every worker for a fragment that is not busy with one and has brought none."""
+        # What came for slots as they were dealt before does not fit the others. All else must
+        # stay: its worker goes on after it, and its slots would have a gap.
+        self._parts = [p for p in self._parts if self._roster.owner_of(p.slots[0]).slots == p.slots]
         busy = self._under_way()
         for member in self._roster.staffed:
             if not busy[member.index]:
@@ -139,10 +143,7 @@ class Collector:
         elif self._credits:
             self._top_up(num_steps)
         else:
-            # Fragments that came for slots as they were dealt before do not fit the others.
-            self.forget_owed()
-            for member in self._roster.staffed:
-                self._collect(member, num_steps)
+            self._collect_the_rest(num_steps)
 
     # Who takes part.
 

@@ -295,6 +295,9 @@ class Crew:
     def dismiss(self, member: Member) -> None:
         """End a member's worker at once and forget it."""
         worker = member.worker
+        if self._launcher.enrols:
+            # Nobody else can end it.
+            self.io.send(worker, Close())
         self._socket.revoke(worker)
         self._enrolment.withdraw(worker)
         self._launcher.stop([worker])

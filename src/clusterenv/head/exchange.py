@@ -26,6 +26,7 @@ from clusterenv.wire.messages import (
     Evaluate,
     LaidOut,
     Leaving,
+    Profile,
     Raised,
     Reset,
     Returned,
@@ -36,7 +37,7 @@ from clusterenv.wire.messages import (
     Warned,
 )
 
-Request = Step | Reset | Call | SetAttr | Collect | StepWithPolicy | Evaluate
+Request = Step | Reset | Call | SetAttr | Collect | StepWithPolicy | Evaluate | Profile
 Reply = Stepped | Returned | Collected
 
 # What answers what; everything else is answered by Stepped.

@@ -36,6 +36,7 @@ from clusterenv.wire.messages import (
     Call,
     Collected,
     Layout,
+    Profile,
     Reset,
     Returned,
     SetAttr,
@@ -299,6 +300,12 @@ class Head:
         for member in self.roster.staffed:
             own = self._packer.pack_values([values[slot] for slot in member.slots])
             self._exchange.send(Flight(member, SetAttr(request, name, own), member.slots))
+
+    def profile(self, on: bool) -> None:
+        """Ask every worker for what it timed since the last time, and to go on, or not."""
+        request = self._exchange.new_request()
+        for member in self.roster.staffed:
+            self._exchange.send(Flight(member, Profile(request, on), member.slots))
 
     # Replies.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class AttachLauncher:
     ``python -m clusterenv worker --key-file KEY_FILE``
 
     More workers than the run has places for wait as spares; one takes over when a worker is lost.
-    A worker that was cut off can be started again, and joins again.
+    A worker that crashed or was cut off applies again by itself.
 
     Args:
         key_file: Where to write the ticket. It is removed when the run ends.
@@ -37,8 +38,9 @@ class AttachLauncher:
     watch_every_s = 1.0
 
     def __init__(self, key_file: str | Path, towards: str = ANYWHERE) -> None:
-        self.key_file = Path(key_file)
+        self.key_file = Path(key_file).expanduser()
         self.towards = towards
+        self._ticket = b""
         self._expected: set[str] = set()
 
     def start(self, orders: Sequence[Order]) -> None:
@@ -53,12 +55,13 @@ class AttachLauncher:
         )
 
     def _write(self, ticket: bytes) -> None:
-        # A new file, so that nobody who had opened an old one can read it.
-        with contextlib.suppress(FileNotFoundError):
-            self.key_file.unlink()
-        fd = os.open(self.key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(fd, "wb") as file:
+        # A new file, so that nobody who had opened an old one can read it, and never half of it.
+        with tempfile.NamedTemporaryFile(
+            dir=self.key_file.parent, prefix=f".{self.key_file.name}.", delete=False
+        ) as file:
             file.write(ticket)
+        os.replace(file.name, self.key_file)
+        self._ticket = ticket
 
     def status(self) -> dict[str, Status]:
         """Nobody but the connection knows how they are."""
@@ -76,4 +79,6 @@ class AttachLauncher:
         self._expected.difference_update(workers)
         if not self._expected:
             with contextlib.suppress(FileNotFoundError):
-                self.key_file.unlink()
+                # Another run may have written its own ticket there meanwhile.
+                if self.key_file.read_bytes() == self._ticket:
+                    self.key_file.unlink()

@@ -10,6 +10,7 @@ from clusterenv.launchers.slurm_text import END_AT_ONCE
 from clusterenv.wire.addresses import ANYWHERE
 
 _TIMEOUT_S = 60.0
+_CANCEL_WITHIN_S = 20
 _GONE = "Invalid job id"
 
 
@@ -54,20 +55,32 @@ def queue(jobs: Sequence[str], form: str) -> str:
 
 
 def show_job(job: str) -> str:
-    """What scontrol knows about a job; nothing once Slurm has forgotten it."""
+    """What scontrol knows about a job; empty once Slurm has forgotten it."""
     try:
         return ask(["scontrol", "--oneliner", "show", "job", job])
     except SlurmError as error:
         if _GONE in str(error):
-            return "JobState=forgotten Reason=MinJobAge"
+            return ""
         raise
+
+
+def cancel(jobs: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Begin to end these jobs."""
+    command = ["timeout", f"{_CANCEL_WITHIN_S}", "sh", "-c", cancel_script('"$@"'), "sh", *jobs]
+    # Ctrl-C in the terminal is for the head.
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 def cancel_script(jobs: str) -> str:
     """The shell command that ends jobs (words of a shell) at once, be they pending or running."""
-    # A plain scancel waits for KillWait before it kills; signals do not, but spare pending jobs.
-    kill = [f"scancel --quiet --batch --signal={name} {jobs}" for name in (END_AT_ONCE, "KILL")]
-    return f"{{ {'; '.join(kill)}; scancel --quiet {jobs}; }} >/dev/null 2>&1"
+    commands = [
+        # Asked to signal a pending job, scancel would wait for it to start.
+        f"scancel --quiet --state=RUNNING --batch --signal={END_AT_ONCE} {jobs}",
+        f"scancel --quiet --batch --signal=KILL {jobs}",
+        # Alone this would give running jobs KillWait to go; it is for those of any other state.
+        f"scancel --quiet {jobs}",
+    ]
+    return f"{{ {'; '.join(commands)}; }} >/dev/null 2>&1"
 
 
 def address_of_a_node(partition: str | None) -> str:

@@ -20,6 +20,7 @@ from clusterenv.launchers.slurm_commands import (
     SlurmError,
     address_of_a_node,
     ask,
+    cancel,
     cancel_script,
     queue,
     show_job,
@@ -64,6 +65,8 @@ class SlurmJobs:
         self._job_by_worker: dict[str, _Job] = {}
         self._told: set[str] = set()
         self._has_started = False
+        # A replacement need not wait until the job before it has been cancelled.
+        self._cancelling: list[subprocess.Popen[bytes]] = []
 
     def script(self) -> str:
         """What is submitted for a job."""
@@ -158,15 +161,21 @@ class SlurmJobs:
         A job that has other workers still goes on; the stopped ones end by their lease.
         """
         stopped = [self._job_by_worker.pop(w) for w in workers if w in self._job_by_worker]
-        kept = set(map(id, self._jobs()))
-        over = [job.id for job in dict.fromkeys(stopped) if id(job) not in kept and job.id]
-        left = _wait_for_ends(over, time.monotonic() + grace_s) if grace_s > 0 else over
+        over = dict.fromkeys(job for job in stopped if not job.latest.ended)
+        left = [job.id for job in over if job not in self._jobs()]
+        if grace_s > 0:
+            left = _wait_for_ends(left, time.monotonic() + grace_s)
         if left:
-            with contextlib.suppress(SlurmError):
-                ask(["sh", "-c", cancel_script('"$@"'), "sh", *left])
+            self._cancelling.append(cancel(left))
         if not self._job_by_worker and self._keeper is not None:
-            self._keeper.close()
-            self._keeper = None
+            self._dismiss_keeper(self._keeper)
+
+    def _dismiss_keeper(self, keeper: _Keeper) -> None:
+        for process in self._cancelling:
+            process.communicate()
+        self._cancelling.clear()
+        keeper.close()
+        self._keeper = None
 
 
 def _wait_for_ends(jobs: Sequence[str], deadline: float) -> list[str]:

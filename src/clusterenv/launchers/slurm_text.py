@@ -211,7 +211,11 @@ def read_queue(text: str) -> dict[str, QueuedJob]:
 def read_end(job: str, text: str) -> Status:
     """How a job ended, from what ``scontrol --oneliner show job`` printed."""
     fields = dict(re.findall(r"(\w+)=(\S*)", text))
-    state = fields.get("JobState", "unknown")
+    if "JobState" not in fields:
+        # A controller that lost its state knows nothing of jobs that run well. Whether this one
+        # does its connection tells.
+        return Status(False, f"job {job} is not known to Slurm any more")
+    state = fields["JobState"]
     reason = fields.get("Reason", "None")
     words = f"job {job} ended as {state}"
     if reason not in ("None", state):

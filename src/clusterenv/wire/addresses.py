@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 # Nothing is sent there: only the route is asked for. Reserved for documentation by RFC 5737.
 ANYWHERE = "192.0.2.1"
 _ANY_PORT = 9
+_PROBE_S = 3.0
+_PROBE_EVERY_S = 0.5
+_IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 
 
 @dataclass(frozen=True)
@@ -16,8 +22,8 @@ class Reach:
     """How the head is to be reached; the defaults suit machines that see each other.
 
     Args:
-        interface: The name or address of the network interface to listen on. By default the one
-            that leads to the workers.
+        interface: The name or address of the network interface to listen on; ``"0.0.0.0"`` and
+            ``"::"`` are all of them. By default the one that leads to the workers.
         advertise_host: The name or address that workers connect to, where it is another than the
             one listened on: behind NAT, a port forwarding or a Kubernetes Service.
         port: The port to listen on; 0 takes a free one.
@@ -36,6 +42,13 @@ class Reach:
         if self.interface is None:
             return address_towards(towards)
         return address_of_interface(self.interface)
+
+    def advertised_host(self, listening: str, towards: str) -> str:
+        """What workers at ``towards`` connect to, if the head listens on ``listening``."""
+        if self.advertise_host is not None:
+            return self.advertise_host
+        anywhere = ipaddress.ip_address(listening.partition("%")[0]).is_unspecified
+        return address_towards(towards) if anywhere else listening
 
 
 def address_towards(host: str) -> str:
@@ -75,12 +88,75 @@ def _first_address(interface: str) -> str:
         try:
             packed = fcntl.ioctl(probe, 0x8915, struct.pack("256s", interface.encode()[:15]))
         except OSError as error:
+            if address := _first_ipv6_address(interface):
+                return address
             raise ValueError(
-                f"interface={interface!r} has no IPv4 address ({error}); give the address itself"
+                f"interface={interface!r} has no address ({error}); give another, or the address "
+                "itself"
             ) from error
     return socket.inet_ntoa(packed[20:24])
+
+
+def _first_ipv6_address(interface: str) -> str:
+    """The first that reaches beyond its own link, if there is one."""
+    if not _IPV6_ADDRESSES.exists():
+        return ""
+    for line in _IPV6_ADDRESSES.read_text().splitlines():
+        digits, _, _, _, _, name = line.split()
+        address = ipaddress.IPv6Address(int(digits, 16))
+        if name == interface and not address.is_link_local:
+            return str(address)
+    return ""
 
 
 def endpoint(host: str, port: int | str) -> str:
     """``tcp://host:port``, with the brackets that an IPv6 address needs."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def numeric(address: str, patience_s: float, say: Callable[[str], None]) -> str:
+    """``tcp://name:port`` with the first of the name's addresses that takes a connection.
+
+    libzmq would try the first only, be it the wrong family, and keep to itself what is wrong.
+    OSError with the last reason, if there is none within ``patience_s``.
+    """
+    host, port = _split(address)
+    if _is_numeric(host):
+        return address
+    deadline, said = time.monotonic() + patience_s, ""
+    while True:
+        try:
+            with socket.create_connection((host, port), _PROBE_S) as probe:
+                return endpoint(str(probe.getpeername()[0]), port)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise
+            if str(error) != said:
+                say(f"cannot reach {address} yet: {error}")
+            said = str(error)
+        time.sleep(_PROBE_EVERY_S)
+
+
+def why_unreachable(address: str) -> str:
+    """In the words of the network, why nobody answers there."""
+    try:
+        socket.create_connection(_split(address), _PROBE_S).close()
+    except OSError as error:
+        return str(error)
+    return "it takes connections, but does not answer as a head does"
+
+
+def _split(address: str) -> tuple[str, int]:
+    scheme, _, place = address.partition("://")
+    host, _, port = place.rpartition(":")
+    if scheme != "tcp" or not host or not port.isdigit():
+        raise ValueError(f"{address!r} is no address of a head: expected tcp://HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _is_numeric(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True

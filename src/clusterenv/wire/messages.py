@@ -10,7 +10,7 @@ from typing import Union
 
 import msgspec
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
@@ -164,6 +164,14 @@ class SetAttr(Message):
     values: bytes
 
 
+class Profile(Message):
+    """Time the worker's parts from now on, or no more; the answer has the seconds by name since
+    the last one."""
+
+    request: int
+    on: bool
+
+
 # Worker → head: results.
 
 
@@ -182,7 +190,8 @@ class Stepped(Reply):
 
 
 class Returned(Reply):
-    """Answer to Call, SetAttr and Evaluate; ``values`` packs one value per slot of the worker."""
+    """Answer to Call, SetAttr and Evaluate; ``values`` packs one value per slot of the worker.
+    To Profile: one value."""
 
     values: bytes
 
@@ -334,6 +343,7 @@ AnyMessage = Union[  # noqa: UP007 (msgspec reads this at run time)
     Step,
     Call,
     SetAttr,
+    Profile,
     Stepped,
     Returned,
     Raised,

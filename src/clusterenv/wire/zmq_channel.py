@@ -7,6 +7,7 @@ another and a stranger never gets a message through.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 import zmq
@@ -16,6 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 from clusterenv.wire.addresses import Reach, endpoint
 from clusterenv.wire.chunks import CHUNK_BYTES, ENCRYPTION_BYTES, split
 from clusterenv.wire.codec import Buffer, decode, encode
+from clusterenv.wire.contact import Contact
 from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
 from clusterenv.wire.messages import Message
 from clusterenv.wire.tcp_channel import Strangers, cut_off
@@ -26,6 +28,13 @@ _HANDSHAKE_MS = 10_000
 _LINGER_MS = 500
 # What libzmq may hold of one worker, and what is received before the queues are looked at again.
 _RECEIVE_QUEUE = 100
+# A silent peer counts as gone after three to four fifths of the lease; the last fifth is left for
+# a worker to act on it.
+_HEARTBEAT_MS_PER_LEASE_S = 200
+_HEARTBEAT_TIMEOUT_MS_PER_LEASE_S = 600
+# Once may be a head that ends at that moment; slowly, one that is too busy to answer.
+_FAILED_HANDSHAKES_ARE_A_NO = 3
+_FAILED_AT_ONCE_S = 2.0
 _COPY_BELOW_BYTES = 16_384
 
 
@@ -39,7 +48,7 @@ class HeadSocket:
         self._worker_by_key: dict[bytes, str] = {}
         self._key_by_worker: dict[str, bytes] = {}
         self._route_by_worker: dict[str, bytes] = {}
-        self._worker_by_connection: dict[int, str] = {}
+        self._peer_by_connection: dict[int, tuple[str, bytes]] = {}
         self._strangers = Strangers()
         public, secret = zmq.curve_keypair()
         self._server_key = public.decode()
@@ -55,14 +64,13 @@ class HeadSocket:
         self._router.set(zmq.ROUTER_MANDATORY, 1)
         self._router.set(zmq.SNDHWM, 0)
         self._router.set(zmq.LINGER, 0)
-        self._router.set(zmq.HEARTBEAT_IVL, int(lease_s * 250))
-        self._router.set(zmq.HEARTBEAT_TIMEOUT, int(lease_s * 750))
+        _keep_alive(self._router, lease_s)
         # What a peer that reads nothing is sent would pile up here.
         self._router.set(zmq.TCP_MAXRT, int(lease_s * 1000))
         self._router.set(zmq.IPV6, int(":" in host))
         self._monitor = self._router.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self._port = self._bind(endpoint(host, reach.port or "*"))
-        self.address = endpoint(reach.advertise_host or host, self._port)
+        self.address = endpoint(reach.advertised_host(host, towards), self._port)
 
     def _bind(self, wanted: str) -> int:
         try:
@@ -101,10 +109,15 @@ class HeadSocket:
         )
 
     def revoke(self, worker: str) -> None:
-        """Cut ``worker`` off; do not let it in again, nor believe what still arrives from it."""
+        """Do not let ``worker`` in again, nor believe what still arrives from it; if something
+        does, it is cut off. Until then it can be sent a farewell."""
         self._worker_by_key.pop(self._key_by_worker.pop(worker, b""), None)
+
+    def cut_off(self, worker: str) -> None:
+        """End the connection of ``worker`` at once, and do not let it in again."""
+        self.revoke(worker)
         self._route_by_worker.pop(worker, None)
-        for connection, owner in list(self._worker_by_connection.items()):
+        for connection, (owner, _) in list(self._peer_by_connection.items()):
             if owner == worker:
                 cut_off(connection, self._port)
 
@@ -118,10 +131,10 @@ class HeadSocket:
                 self._limit_strangers(connection)
                 continue
             self._strangers.left(connection)
-            worker = self._worker_by_connection.pop(connection, None)
-            if worker is not None:
-                if worker.startswith(TICKET):
-                    self._route_by_worker.pop(worker, None)
+            worker, route = self._peer_by_connection.pop(connection, ("", b""))
+            if self._route_by_worker.get(worker) == route:
+                del self._route_by_worker[worker]
+            if worker:
                 yield worker
 
     def _limit_strangers(self, connection: int) -> None:
@@ -151,16 +164,18 @@ class HeadSocket:
             if not self._router.poll(0):
                 return
             route, *frames = self._router.recv_multipart(copy=False)
-            worker = str(frames[0].get("User-Id")) if frames else ""
+            if not frames:
+                continue
+            worker, connection = str(frames[0].get("User-Id")), int(frames[0].get(zmq.SRCFD))
             if worker not in self._key_by_worker:
+                cut_off(connection, self._port)
                 continue
             if worker == TICKET:
                 # Many may come with the same one.
                 worker = f"{TICKET} {route.bytes.hex()}"
             # The route is libzmq's own name for the connection: a worker cannot choose it.
             self._route_by_worker[worker] = route.bytes
-            connection = int(frames[0].get(zmq.SRCFD))
-            self._worker_by_connection[connection] = worker
+            self._peer_by_connection[connection] = worker, route.bytes
             self._strangers.left(connection)
             yield worker, [frame.buffer for frame in frames]
 
@@ -180,8 +195,8 @@ class HeadSocket:
         _send_frames(self._router, frames)
 
     def close(self) -> None:
-        """Close the port."""
-        self._context.destroy(linger=0)
+        """Close the port, once farewells are sent."""
+        self._context.destroy(linger=_LINGER_MS)
 
 
 class WorkerSocket:
@@ -198,20 +213,43 @@ class WorkerSocket:
         self.socket.set(zmq.RCVHWM, 0)
         self.socket.set(zmq.IPV6, 1)
         # libzmq's own heartbeat runs in its C++ thread, so that a long env step does not stop it.
-        self.socket.set(zmq.HEARTBEAT_IVL, int(invitation.lease_s * 250))
-        self.socket.set(zmq.HEARTBEAT_TIMEOUT, int(invitation.lease_s * 750))
-        self.monitor = self.socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        _keep_alive(self.socket, invitation.lease_s)
+        self._monitor = self.socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_CONNECTED
+            | zmq.EVENT_DISCONNECTED
         )
-        self._is_connected = False
+        self._contact = Contact.NOT_YET
+        self._failed_handshakes, self._connected_at = 0, 0.0
         self.socket.connect(invitation.address)
 
-    def is_connected(self) -> bool:
-        """Whether the head is there now."""
-        while self.monitor.poll(0):
-            event = recv_monitor_message(self.monitor)["event"]
-            self._is_connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
-        return self._is_connected
+    def contact(self) -> Contact:
+        """Whether the head is there."""
+        while self._monitor.poll(0):
+            self._note(recv_monitor_message(self._monitor)["event"])
+        return self._contact
+
+    def _note(self, event: int) -> None:
+        now = time.monotonic()
+        match event, self._contact:
+            case zmq.EVENT_CONNECTED, _:
+                self._connected_at = now
+            case zmq.EVENT_HANDSHAKE_SUCCEEDED, Contact.NOT_YET:
+                self._contact = Contact.THERE
+            case zmq.EVENT_DISCONNECTED, Contact.THERE:
+                self._contact = Contact.BROKEN
+            case zmq.EVENT_HANDSHAKE_FAILED_AUTH, _:
+                self._contact = Contact.REFUSED
+            case (
+                zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+                Contact.NOT_YET,
+            ) if now - self._connected_at < _FAILED_AT_ONCE_S:
+                self._failed_handshakes += 1
+                if self._failed_handshakes == _FAILED_HANDSHAKES_ARE_A_NO:
+                    self._contact = Contact.REFUSED
 
     def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
         """Send; arrays are not copied, so nobody may write to them afterwards."""
@@ -227,6 +265,11 @@ class WorkerSocket:
     def close(self) -> None:
         """Send what is still queued, then close."""
         self._context.destroy(linger=_LINGER_MS)
+
+
+def _keep_alive(socket: zmq.Socket[bytes], lease_s: float) -> None:
+    socket.set(zmq.HEARTBEAT_IVL, int(lease_s * _HEARTBEAT_MS_PER_LEASE_S))
+    socket.set(zmq.HEARTBEAT_TIMEOUT, int(lease_s * _HEARTBEAT_TIMEOUT_MS_PER_LEASE_S))
 
 
 def _send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:

@@ -16,12 +16,16 @@ import sys
 import threading
 import time
 
+from clusterenv.wire.addresses import why_unreachable
+from clusterenv.wire.contact import Contact
 from clusterenv.wire.invitation import Invitation
 from clusterenv.worker.worker import Worker
 
 EXIT_HEAD_GONE = 71
 EXIT_HUNG = 72
 _TICK_S = 0.5
+# A silent head counts as gone after up to four fifths of the lease.
+_LEFT_OF_LEASE = 0.2
 
 
 class Lifeline(threading.Thread):
@@ -32,13 +36,11 @@ class Lifeline(threading.Thread):
 
     def __init__(self, worker: Worker, invitation: Invitation, watch_input: bool) -> None:
         super().__init__(name="lifeline", daemon=True)
-        if watch_input:
-            _end_with_input()
         self._watch_input = watch_input
         self._worker = worker
         self._invitation = invitation
         self._parent = os.getppid()
-        self._connected_at = time.monotonic()
+        self._in_contact_at = time.monotonic()
 
     def run(self) -> None:
         """Tick until something ends the process."""
@@ -60,10 +62,20 @@ class Lifeline(threading.Thread):
 
     def _check_connection(self) -> None:
         now, lease_s = time.monotonic(), self._invitation.lease_s
-        if self._worker.socket.is_connected():
-            self._connected_at = now
-        elif now - self._connected_at > lease_s:
-            self._end(f"no head for lease_s={lease_s:g}", EXIT_HEAD_GONE)
+        address = self._invitation.address
+        without_s = now - self._in_contact_at
+        match self._worker.socket.contact():
+            case Contact.THERE:
+                self._in_contact_at = now
+            case Contact.REFUSED:
+                reason = "another worker has its place, or the run is over"
+                self._end(f"the head at {address} refused its key: {reason}", EXIT_HEAD_GONE)
+            # It may just have been told to close, and is at it.
+            case Contact.BROKEN if without_s > _LEFT_OF_LEASE * lease_s:
+                self._end(f"the connection to the head at {address} broke", EXIT_HEAD_GONE)
+            case Contact.NOT_YET if without_s > lease_s:
+                reason = f"no head at {address} for lease_s={lease_s:g}"
+                self._end(f"{reason}: {why_unreachable(address)}", EXIT_HEAD_GONE)
 
     def _allowed_s(self) -> float:
         """How long the GIL may be held: as long as the worker may take for what it does now."""
@@ -90,12 +102,16 @@ class Lifeline(threading.Thread):
         os._exit(code)
 
 
-def _end_with_input() -> None:
+def end_with_input() -> None:
     """Let the kernel send SIGIO, which ends a process, when standard input closes."""
     if hasattr(os, "O_ASYNC"):
-        receiver = -os.getpgrp() if _leads_its_group() else os.getpid()
-        fcntl.fcntl(0, fcntl.F_SETOWN, receiver)
+        if not _leads_its_group():
+            # What an env starts is to end with this process, and nobody else.
+            os.setpgid(0, 0)
+        fcntl.fcntl(0, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([0], [], [], 0)[0] and not os.read(0, 1):
+        raise SystemExit(EXIT_HEAD_GONE)
 
 
 def _leads_its_group() -> bool:

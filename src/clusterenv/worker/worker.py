@@ -16,6 +16,7 @@ from typing import Any
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from clusterenv.stopwatch import Stopwatch
 from clusterenv.wire.channel import Channel, SharedChannel
 from clusterenv.wire.codec import Buffer, frame_of, header_of, read_array
 from clusterenv.wire.invitation import Invitation
@@ -31,6 +32,7 @@ from clusterenv.wire.messages import (
     Layout,
     Leaving,
     Message,
+    Profile,
     Raised,
     Refused,
     Reset,
@@ -44,6 +46,7 @@ from clusterenv.wire.shared_memory import Arena, Mailbox
 from clusterenv.wire.spaces import leaves_of, rows_of, single_array_leaf, space_from_plain
 from clusterenv.wire.values import pack, unpack
 from clusterenv.wire.zmq_channel import WorkerSocket
+from clusterenv.worker import profiling
 from clusterenv.worker.acting import Acting, Workplace
 from clusterenv.worker.description import check_autoreset_mode, describe_envs, describe_vector
 from clusterenv.worker.introduction import hello
@@ -78,6 +81,7 @@ class Worker:
         self._arena: Arena | None = None
         self._build_message: Build | None = None
         self._acting: Acting | None = None
+        self._watch: Stopwatch | None = None
         self._backlog: deque[tuple[Message, list[Buffer]]] = deque()
         # Where the envs are, for a policy to go on from; None if only some of them were stepped.
         self._current: Outcome | None = None
@@ -116,6 +120,10 @@ class Worker:
         if self._acting is not None:
             self._acting.close()
         self._stepper = self._acting = self._current = None
+        if self._watch is not None:
+            # What it timed is gone, and a part of a run says nothing of the whole.
+            self._watch.stop()
+            self._watch = None
 
     def _expect_progress(self, building: bool = False) -> None:
         limits = self._invitation
@@ -150,6 +158,8 @@ class Worker:
                 self._step_with_policy(message)
             case Evaluate():
                 self._evaluate(message)
+            case Profile(request=request, on=on):
+                self._return(request, [self._profile(on)])
             case Build():
                 self._build(message)
             case Layout():
@@ -317,6 +327,12 @@ class Worker:
         if self._current is None:
             raise RuntimeError("a policy can only act on envs that were reset together")
         return self._acting, self._current
+
+    def _profile(self, on: bool) -> dict[str, float]:
+        seconds = {} if self._watch is None else self._watch.stop()
+        envs, rows = self._envs, self._rows
+        self._watch = profiling.start(self._channel, envs, rows, self._acting) if on else None
+        return seconds
 
     # Trouble.
 

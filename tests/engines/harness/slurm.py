@@ -101,6 +101,16 @@ class SlurmCluster:
         self.hosts[node].kill_processes()
         self._daemons[node].kill()
 
+    def stop_controller(self) -> None:
+        """End slurmctld in order; the nodes and their tasks go on."""
+        self._daemons["slurmctld"].process.terminate()
+        self._daemons["slurmctld"].process.wait(START_S)
+
+    def start_controller(self) -> None:
+        """Start slurmctld again, which then knows all that it knew."""
+        self._start_slurmctld()
+        self.wait_until_up(*self.hosts)
+
     def revive(self, node: str, deadline_s: float = START_S) -> None:
         """Bring a node back that was cut off or killed, and wait until it takes jobs."""
         self.mend(node)

@@ -1,0 +1,58 @@
+"""A policy for `bench`: a small network with random weights, of the size that the user asks for."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box, Discrete
+
+from clusterenv.distributions import Categorical, Distribution, SquashedGaussian
+from clusterenv.policies.numpy import NumpyPolicy, Weights
+from clusterenv.wire.codec import Array
+
+
+def bench_policy(
+    observation_space: Space[Any], action_space: Space[Any], hidden: int
+) -> NumpyPolicy | None:
+    """Two hidden layers; None for spaces that it does not know."""
+    if not isinstance(observation_space, Box):
+        return None
+    inputs = math.prod(observation_space.shape)
+    if isinstance(action_space, Discrete):
+        weights = _layers([inputs, hidden, hidden, int(action_space.n)])
+        return NumpyPolicy(_categorical, {**weights, "start": np.array([int(action_space.start)])})
+    if isinstance(action_space, Box) and action_space.is_bounded():
+        weights = _layers([inputs, hidden, hidden, math.prod(action_space.shape)])
+        bounds = {"low": action_space.low, "high": action_space.high}
+        return NumpyPolicy(_gaussian, {**weights, **bounds})
+    return None
+
+
+def _layers(sizes: list[int]) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    return {
+        str(number): rng.normal(0, 1 / math.sqrt(rows), (rows, columns)).astype(np.float32)
+        for number, (rows, columns) in enumerate(itertools.pairwise(sizes))
+    }
+
+
+def _forward(weights: Weights, observations: Any) -> Array:
+    rows = np.asarray(observations, np.float32).reshape(len(observations), -1)
+    for layer in ("0", "1"):
+        rows = np.tanh(rows @ weights[layer])
+    result: Array = rows @ weights["2"]
+    return result
+
+
+def _categorical(weights: Weights, observations: Any) -> Distribution:
+    return Categorical(_forward(weights, observations), start=int(weights["start"][0]))
+
+
+def _gaussian(weights: Weights, observations: Any) -> Distribution:
+    low, high = weights["low"], weights["high"]
+    mean = _forward(weights, observations).reshape(len(observations), *low.shape)
+    return SquashedGaussian(mean, np.full_like(mean, -1.0), low, high)

@@ -1,0 +1,80 @@
+"""The parity contract, reduced, for any launcher of workers that do not share memory.
+
+@pytest.mark.parametrize("case", parity.CASES)
+def test_parity(case, ssh_hosts):
+    parity.assert_parity(lambda: SshLauncher(...), case)
+"""
+
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from clusterenv import ClusterEnv
+from tests.contract.policies import change, numpy_policy
+from tests.contract.replay import Lives
+from tests.contract.twins import Twins
+from tests.spaces import ALL_SPACES
+from tests.zoo import INFO_KINDS, SpaceEnv
+
+NUM_ENVS, NUM_WORKERS = 5, 2
+SEED = 123
+# Remote workers may not send pickled objects.
+PLAIN_INFOS = tuple(kind for kind in INFO_KINDS if kind not in {"object", "graph"})
+DICT = partial(SpaceEnv, ALL_SPACES["dict"], Discrete(3), info_kinds=PLAIN_INFOS)
+CASES = {
+    "CartPole, next step": ("CartPole-v1", AutoresetMode.NEXT_STEP, 80),
+    "dict observations, same step": (DICT, AutoresetMode.SAME_STEP, 60),
+    "Pendulum, same step": ("Pendulum-v1", AutoresetMode.SAME_STEP, 210),
+}
+"""Env, autoreset mode, and in how many steps an episode ends."""
+
+
+def assert_parity(make_launcher, case=None, **settings):
+    """Fail unless workers of this launcher return what `SyncVectorEnv` returns, over tcp.
+
+    Steps, resets and infos are compared bit by bit; rollouts are replayed in single envs.
+    """
+    for name in CASES if case is None else [case]:
+        env, mode, steps = CASES[name]
+        make = partial(gym.make, env) if isinstance(env, str) else env
+        kwargs = {"num_workers": NUM_WORKERS, "launcher": make_launcher(), **settings}
+        with Twins(
+            ClusterEnv(env, NUM_ENVS, autoreset_mode=mode, **kwargs),
+            SyncVectorEnv([make] * NUM_ENVS, autoreset_mode=mode),
+        ) as twins:
+            _assert_same_steps(twins, steps)
+            _assert_real_rollouts(twins.cluster, make)
+            assert_over_tcp(twins.cluster)
+
+
+def _assert_same_steps(twins, steps):
+    twins.assert_same_spaces()
+    twins.reset(seed=SEED)
+    twins.run(steps)
+    twins.reset()
+    twins.run(10)
+    twins.reset(options={"reset_mask": np.arange(NUM_ENVS) % 2 == 0})
+    twins.run(10)
+
+
+def _assert_real_rollouts(envs, make):
+    policy, lives = numpy_policy(envs), Lives(make, NUM_ENVS, SEED)
+    envs.reset(seed=SEED)
+    for number in range(3):
+        change(policy, seed=number)
+        rollout = envs.rollout(policy, 20)
+        assert (rollout.versions == number + 1).all()
+        lives.assert_lived(rollout)
+
+
+def assert_over_tcp(envs):
+    """Fail if this run's workers share memory with the head."""
+    crew = envs._head.crew
+    assert not crew.shares_memory
+    assert crew.arena_fd is None
+    # What came through shared memory would not be counted.
+    assert envs.ledger.bytes_by_kind["Stepped"] > 50 * NUM_ENVS
+    assert envs.ledger.bytes_by_kind["Collected"] > 50 * NUM_ENVS
