@@ -12,7 +12,7 @@ from clusterenv.launchers.local import LocalLauncher
 from clusterenv.launchers.slurm import SlurmLauncher
 from clusterenv.launchers.ssh import SshLauncher
 
-LauncherName = Literal["local", "in-process", "slurm", "ssh"]
+LauncherName = Literal["local", "in-process", "slurm", "ssh", "kubernetes"]
 
 
 def make_launcher(name: LauncherName) -> Launcher:
@@ -28,3 +28,8 @@ def make_launcher(name: LauncherName) -> Launcher:
             # HOSTS=node1,node2 or, in hosts.txt, a host and its number of workers per line.
             names = os.environ.get("HOSTS")
             return SshLauncher(names.split(",") if names else Path("hosts.txt"))
+        case "kubernetes":
+            # IMAGE=registry.example/rl:1, made with docker/Dockerfile.
+            from clusterenv.launchers.kubernetes import KubernetesLauncher
+
+            return KubernetesLauncher(os.environ["IMAGE"], run_as_user=1000)
