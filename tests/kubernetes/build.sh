@@ -27,10 +27,10 @@ cd "$HOME_OF_IT/source"
     cd tree
     targets=""
     for program in $PROGRAMS; do targets="$targets cmd/$program"; done
-    GO111MODULE=off CGO_ENABLED=0 GOCACHE="$HOME_OF_IT/cache" nice make WHAT="$targets"
+    GO111MODULE=off CGO_ENABLED=0 nice make WHAT="$targets"
     for program in $PROGRAMS; do cp "_output/bin/$program" "$HOME_OF_IT/bin"; done
 } >"$HOME_OF_IT/build.log" 2>&1 || { tail -n 30 "$HOME_OF_IT/build.log" >&2; exit 1; }
 cd "$HOME_OF_IT"
-rm -rf source cache lists
+rm -rf source lists
 touch built
 echo "$HOME_OF_IT/bin"
