@@ -28,7 +28,7 @@ format: setup
 	$(BIN)/ruff format .
 
 test: setup  ## everything that CI runs
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-full: setup  ## the whole parity matrix instead of the pairwise one
 	$(BIN)/python -m pytest -m full_matrix
@@ -54,12 +54,16 @@ bench-rollout: $(VENV)/installed-bench  ## policies on workers, against RLlib an
 chaos: setup  ## PPO on Slurm for 10 minutes, a worker killed every few seconds; needs root
 	PYTHONPATH=.:examples $(BIN)/python benchmarks/chaos.py
 
-# Hours on two cores. Runs that are there already are not run again.
-experiments: $(VENV)/installed-bench  ## sync rules compared over seeds; what the divergence estimate is worth
-	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/estimator.py
-	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/image_cost.py
-	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/off_policy.py
-	PYTHONPATH=examples:benchmarks $(BIN)/python experiments/run.py
+# What has been run is not run again: runs/experiments remembers. 265 training runs, one per core,
+# take half an hour on 16 cores and some four hours on two; `sync_runs.py --time-limit-s` does a part.
+EXPERIMENT := PYTHONPATH=examples:benchmarks $(BIN)/python
+runs/experiments/%.done: experiments/%.py | $(VENV)/installed-bench
+	$(EXPERIMENT) $<
+	mkdir -p $(@D) && touch $@
+
+experiments: $(patsubst %,runs/experiments/%.done,estimator image_cost off_policy)  ## sync rules compared over seeds; what the divergence estimate is worth
+	$(EXPERIMENT) experiments/sync_runs.py
+	$(EXPERIMENT) experiments/sync_report.py
 
 pictures: setup  ## of top and bench, for the README
 	$(BIN)/python docs/pictures/draw.py

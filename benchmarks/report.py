@@ -98,19 +98,27 @@ def facts(entries: dict[str, Any]) -> str:
 def publish(
     benchmark: str,
     sections: dict[str, str],
-    numbers: dict[str, Any],
+    numbers: dict[str, Any] | list[Any],
     figure: Any | None,
     folder: Path = RESULTS,
+    stem: str = "",
 ) -> None:
-    """Print the sections and save them with the numbers and the picture."""
+    """Print the sections and save them with the numbers and the picture.
+
+    A list of numbers is saved as JSON lines. ``stem`` is for what ran elsewhere or earlier.
+    """
     text = f"# {benchmark}\n\n" + "\n\n".join(f"## {t}\n\n{body}" for t, body in sections.items())
-    stem = f"{date.today().isoformat()}-{cores()}cores"
+    stem = stem or f"{date.today().isoformat()}-{cores()}cores"
     target = folder / benchmark
     target.mkdir(parents=True, exist_ok=True)
     if figure is not None:
         figure.savefig(target / f"{stem}.png", dpi=80)
         text += f"\n\n![{benchmark}]({stem}.png)"
     (target / f"{stem}.md").write_text(text + "\n")
-    (target / f"{stem}.json").write_text(json.dumps(numbers, indent=1) + "\n")
+    if isinstance(numbers, list):
+        lines = [json.dumps(entry, separators=(",", ":")) + "\n" for entry in numbers]
+        (target / f"{stem}.jsonl").write_text("".join(lines))
+    else:
+        (target / f"{stem}.json").write_text(json.dumps(numbers, indent=1) + "\n")
     print(text)
-    print(f"\nsaved results/{benchmark}/{stem}.md, .json" + (", .png" if figure else ""))
+    print(f"\nsaved in results/{benchmark}: {stem}")

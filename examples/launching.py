@@ -12,7 +12,7 @@ from clusterenv.launchers.local import LocalLauncher
 from clusterenv.launchers.slurm import SlurmLauncher
 from clusterenv.launchers.ssh import SshLauncher
 
-LauncherName = Literal["local", "in-process", "slurm", "ssh", "kubernetes"]
+LauncherName = Literal["local", "in-process", "slurm", "ssh", "ray", "kubernetes"]
 
 
 def make_launcher(name: LauncherName) -> Launcher:
@@ -28,6 +28,10 @@ def make_launcher(name: LauncherName) -> Launcher:
             # HOSTS=node1,node2 or, in hosts.txt, a host and its number of workers per line.
             names = os.environ.get("HOSTS")
             return SshLauncher(names.split(",") if names else Path("hosts.txt"))
+        case "ray":
+            from clusterenv.launchers.ray import RayLauncher
+
+            return RayLauncher()  # the cluster of RAY_ADDRESS, or this machine's
         case "kubernetes":
             # IMAGE=registry.example/rl:1, made with docker/Dockerfile.
             from clusterenv.launchers.kubernetes import KubernetesLauncher

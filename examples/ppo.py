@@ -248,7 +248,7 @@ def train(args: Args, envs: ClusterEnv, progress: Progress) -> TorchPolicy:
     torch.manual_seed(args.seed)
     agent = Agent(envs, args.hidden)
     policy = TorchPolicy(agent, stays_at_head=("critic",))
-    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
+    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
     envs.reset(seed=args.seed)
     while progress.step < args.total_steps and not progress.has_reached(args.target_return):
         version = envs.publish(policy)

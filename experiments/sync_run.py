@@ -3,16 +3,17 @@
     PYTHONPATH=examples:benchmarks python experiments/sync_run.py --rule adaptive:0.1 --seed 3
 
 Rules: ``always``, ``every:N``, ``adaptive:THRESHOLD`` (max_lag 16), ``rate:SHARE`` (a pull budget).
-The loss is the decoupled one throughout; where workers always pull it is PPO's own.
+The loss is the decoupled one throughout; where workers always pull it is PPO's own. Everything
+goes through the socket, not shared memory, so that every byte is counted there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from dataclasses import asdict, replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,31 @@ import ppo
 import report
 
 from clusterenv import AdaptiveSync, ClusterEnv, EveryNth, EveryVersion
-from clusterenv.ledger_export import summary
-from clusterenv.sync import EVALUATION, PullRate, SyncRule
+from clusterenv.ledger import Ledger
+from clusterenv.sync import PullRate, SyncRule
 
-_POINTS = 200
-# What differs from examples/ppo.py, by env.
+_POINTS = 64
+# What differs from examples/ppo.py, by env. The small tasks publish as often as the large one.
 SETTINGS: dict[str, dict[str, Any]] = {
     "LunarLander-v3": {},
-    "CartPole-v1": {"total_steps": 500_000, "gamma": 0.99, "reward_scale": 0.1},
+    "CartPole-v1": {
+        "total_steps": 250_000,
+        "num_steps": 32,
+        "num_minibatches": 8,
+        "gamma": 0.99,
+    },
     "Pendulum-v1": {
-        "total_steps": 500_000,
+        "total_steps": 300_000,
+        "num_steps": 32,
+        "num_minibatches": 8,
         "gamma": 0.9,
         "learning_rate": 1e-3,
-        "num_minibatches": 8,
     },
 }
+# The weights and all talk about them; Collect has the announcement, and is counted whole.
+SYNC_MESSAGES = ("Weights", "WeightsNearby", "Announce", "Collect", "Pull", "Pulled")
+
+_NOT_SETTINGS = ("env_id", "seed", "launcher", "threshold", "target_return", "out")
 
 
 def rule_of(text: str, max_lag: int) -> SyncRule:
@@ -90,53 +101,59 @@ def run(args: ppo.Args, rule: str) -> dict[str, Any]:
         sync=rule_of(rule, args.max_lag),
         encoding=args.encoding,
         wrappers=(ppo.clip_actions,),
+        shared_memory=False,
     ) as envs:
         curve = Curve()
         policy = ppo.train(args, envs, curve)
-        trained_s = time.monotonic() - started
-        kept = _from_ledger(envs)
+        # Evaluating pulls too: count before it.
+        kept = _from_ledger(envs.ledger)
         episodes = envs.evaluate(policy, args.eval_episodes, seed=args.seed + 1_000_000)
+    state = policy.module.state_dict()
+    full_bytes = sum(4 * tensor.numel() for tensor in state.values())
     return {
+        "env": args.env_id,
         "rule": rule,
         "seed": args.seed,
-        "return": float(episodes.returns.mean()),
-        "returns": episodes.returns.round(2).tolist(),
-        "seconds": trained_s,
-        "curve": curve.points[:: max(1, len(curve.points) // _POINTS)],
-        "json_bytes_per_version": _json_bytes(policy),
-        "full_bytes_per_version": sum(
-            4 * tensor.numel() for tensor in policy.module.state_dict().values()
-        ),
+        "return": round(float(episodes.returns.mean()), 2),
+        "return_std": round(float(episodes.returns.std()), 2),
+        "curve": _thinned(curve.points),
         **kept,
-        "settings": {**asdict(args), "out": ""},
-        "machine": report.machine(),
-        "date": date.today().isoformat(),
+        "full_bytes": args.num_workers * kept["versions"] * full_bytes,
+        "prototype_bytes": args.num_workers * curve.step // args.num_envs * _json_bytes(state),
+        "seconds": round(time.monotonic() - started, 1),
     }
 
 
-def _from_ledger(envs: ClusterEnv) -> dict[str, Any]:
-    ledger = envs.ledger
-    pulls = [pull for pull in ledger.pulls if pull.cause != EVALUATION]
+def _from_ledger(ledger: Ledger) -> dict[str, Any]:
+    moved = ledger.bytes_by_kind
+    pulled: dict[str, list[int]] = {}
+    for pull in ledger.pulls:
+        pulled.setdefault(pull.worker, []).append(pull.version)
     measured = ledger.measurements
+    realised = [m.realised for m in measured if m.realised is not None]
     return {
-        "workers": envs.num_workers,
-        "ledger": summary(ledger),
-        "causes": ledger.pulls_by_cause,
-        "bytes_by_kind": ledger.bytes_by_kind,
-        "pulls": [(pull.worker, pull.version, pull.cause, pull.bytes) for pull in pulls],
-        "divergences": [
-            (m.worker, m.held, m.newest, m.divergence, m.realised)
-            for m in measured[:: max(1, len(measured) // (4 * _POINTS))]
-        ],
-        "effective_sample_size": float(np.mean([m.effective_sample_size for m in measured]))
+        "versions": ledger.versions[-1].version,
+        "pulled_versions": [pulled[worker] for worker in sorted(pulled)],
+        "pulls_by_cause": ledger.pulls_by_cause,
+        "sync_bytes": sum(moved.get(kind, 0) for kind in SYNC_MESSAGES),
+        "bytes_by_kind": moved,
+        "realised_divergence": round(float(np.mean(realised)), 5) if realised else None,
+        "effective_sample_size": round(
+            float(np.mean([m.effective_sample_size for m in measured])), 4
+        )
         if measured
         else None,
     }
 
 
-def _json_bytes(policy: Any) -> int:
+def _thinned(points: list[tuple[int, float, int]]) -> list[tuple[int, float, int]]:
+    """Some of them, the last one always."""
+    every = max(1, -(-len(points) // _POINTS))
+    return [(step, round(value, 1), lag) for step, value, lag in points[::-every][::-1]]
+
+
+def _json_bytes(state: dict[str, Any]) -> int:
     """The whole module as JSON lists: what the published prototype sends per worker and step."""
-    state = policy.module.state_dict()
     return len(json.dumps({name: tensor.tolist() for name, tensor in state.items()}))
 
 
@@ -148,9 +165,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--total-steps", type=int)
     parser.add_argument("--max-lag", type=int, default=16)
-    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--encoding", default="delta")
     parser.add_argument("--plain", action="store_true", help="the loss of plain PPO")
+    parser.add_argument("--core", type=int, help="head and workers run on this core alone")
     parser.add_argument("--out", type=Path, default=Path("runs/experiments"))
     options = parser.parse_args()
     args = replace(
@@ -161,27 +179,36 @@ def main() -> None:
         max_lag=options.max_lag,
         encoding=options.encoding,
         decoupled=not options.plain,
-        eval_episodes=32,
+        eval_episodes=128,
         **SETTINGS[options.env_id],
     )
     if options.total_steps:
         args = replace(args, total_steps=options.total_steps)
-    name = f"{options.env_id}_{options.rule.replace(':', '-')}_lag{options.max_lag}"
-    name += "_plain" if options.plain else ""
-    file = options.out / f"{name}_seed{options.seed}.json"
+    variant = "_plain" if options.plain else ""
+    variant += f"_lag{options.max_lag}" if options.max_lag != 16 else ""
+    file = options.out / file_name(options.env_id, options.rule + variant, options.seed)
     if file.exists():
         return
-    file.parent.mkdir(parents=True, exist_ok=True)
+    machine = report.machine()
+    if options.core is not None:
+        os.sched_setaffinity(0, {options.core})
     result = run(args, options.rule)
+    settings = {name: value for name, value in asdict(args).items() if name not in _NOT_SETTINGS}
+    result |= {"settings": settings, "machine": machine}
+    file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.write_text(json.dumps(result) + "\n")
     part.rename(file)
-    totals = result["ledger"]
     print(
-        f"{name} seed {options.seed}: return {result['return']:.1f}, {totals['pulls']:.0f} pulls "
-        f"of {totals['versions']:.0f} versions, {result['seconds']:.0f} s",
+        f"{file.stem}: return {result['return']:.1f}, {sum(map(len, result['pulled_versions']))} "
+        f"pulls of {result['versions']} versions, {result['seconds']:.0f} s",
         flush=True,
     )
+
+
+def file_name(env_id: str, rule: str, seed: int) -> str:
+    """Where a run's result is kept."""
+    return f"{env_id}_{rule.replace(':', '-')}_seed{seed}.json"
 
 
 if __name__ == "__main__":

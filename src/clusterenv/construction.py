@@ -96,10 +96,12 @@ def _own_arguments() -> list[str]:
     return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
 
 
-def choose_num_workers(num_workers: int | None, num_envs: int) -> int:
-    """As asked, else one per core; never more than envs."""
+def choose_num_workers(
+    num_workers: int | None, num_envs: int, launcher: Launcher | None = None
+) -> int:
+    """As asked, else as many as the launcher has room for, or one per core; no more than envs."""
     if num_workers is None:
-        return min(cores(), num_envs)
+        return min(getattr(launcher, "room", None) or cores(), num_envs)
     if num_workers < 1:
         raise ValueError(f"num_workers={num_workers} must be at least 1")
     return min(num_workers, num_envs)

@@ -78,7 +78,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         env: A Gymnasium id, a callable that makes one env, a list of such callables (one per
             slot), or a backend object.
         num_envs: How many envs (slots). The length of the list where ``env`` is one, else 1.
-        num_workers: How many workers. By default one per core, never more than ``num_envs``.
+        num_workers: How many workers. By default one per core (on ssh hosts: as many as they have
+            room for), never more than ``num_envs``.
         min_workers: Start as soon as this many workers are there, and go on while this many are
             left; they share all slots. Workers that come later take theirs at the next reset or
             rollout, which restarts the envs of slots that move. By default all of them.
@@ -147,8 +148,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         self.closed = True
         backend, self.num_envs, self.spec = choose_backend(env, num_envs, wrappers, kwargs)
-        self.num_workers = choose_num_workers(num_workers, self.num_envs)
         launcher = choose_launcher(launcher)
+        self.num_workers = choose_num_workers(num_workers, self.num_envs, launcher)
         self._workers_are_here = launcher.spawns_here
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.observation_mode = observation_mode

@@ -10,6 +10,8 @@ from clusterenv.sync import EVALUATION
 
 # Records beyond this many are forgotten, the oldest first; totals are not.
 _KEPT = 100_000
+# A sync rule has a handful; a worker could make up any number.
+_MOST_CAUSES = 100
 _ANNOUNCEMENTS = ("Announce", "Pull", "Pulled")
 
 
@@ -101,7 +103,8 @@ class Ledger:
         """A worker that has ``held`` is being sent ``version``."""
         self._pulls.append(Pull(self._now_s(), worker, version, held, cause, num_bytes, threshold))
         self._pulls_by_worker[worker] += 1
-        self._pulls_by_cause[cause] += 1
+        known = cause in self._pulls_by_cause or len(self._pulls_by_cause) < _MOST_CAUSES
+        self._pulls_by_cause[cause if known else "other"] += 1
         if cause != EVALUATION:
             self._held_by_worker[worker] = version
         if cause != EVALUATION and worker not in self._pulling:

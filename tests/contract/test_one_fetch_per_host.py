@@ -81,3 +81,17 @@ def test_a_shelf_has_what_was_put_there_last():
     assert read_shelf(os.getpid(), 10_000, 5) == b""
     assert neighbourhood() == neighbourhood() != ""
     os.close(fd)
+
+
+def test_what_is_no_shelf_is_not_read(tmp_path):
+    """The numbers come from another worker, and may lead anywhere."""
+    os.mkfifo(tmp_path / "pipe")
+    paths = ["/dev/zero", tmp_path / "pipe", tmp_path]
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        assert read_shelf(os.getpid(), fd, 5) == b""
+        os.close(fd)
+    fd = Shelf().put(b"longer")
+    assert read_shelf(os.getpid(), fd, 5) == b""
+    os.close(fd)
+    assert read_shelf(-1, -1, 5) == b""

@@ -207,7 +207,7 @@ def test_a_policy_that_cannot_be_unpickled_never_acts_in_another_ones_name(envs)
     assert_works(envs)
 
 
-@pytest.mark.parametrize("thing", [None, "policy", 3, gym.Env()], ids=repr)
+@pytest.mark.parametrize("thing", [None, "policy", 3, gym.Env()], ids=lambda x: type(x).__name__)
 def test_what_is_no_policy_is_refused(envs, thing):
     for use in (
         envs.publish,

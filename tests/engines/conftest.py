@@ -4,7 +4,7 @@ import pytest
 
 from clusterenv import ClusterEnv
 from clusterenv.launchers.ssh import SshLauncher
-from tests.engines.harness import Hosts, SlurmCluster, SshHosts, why_not_here
+from tests.engines.harness import Hosts, RayCluster, SlurmCluster, SshHosts, why_not_here
 from tests.engines.walks import LEASE_S, Placed
 
 
@@ -94,3 +94,27 @@ def hosts(all_hosts):
     """Three hosts and a natted one, all reachable, with nothing running."""
     yield all_hosts
     all_hosts.reset()
+
+
+@pytest.fixture(scope="module")
+def all_of_ray(engines):
+    """Three nodes, for fixtures that outlast a test; their daemons are never quite idle."""
+    with RayCluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def ray_cluster(all_of_ray, monkeypatch):
+    """Three nodes, all up; what looks for a Ray cluster finds this one."""
+    for name, value in all_of_ray.env.items():
+        monkeypatch.setenv(name, value)
+    _tell_ray_of_its_token()
+    yield all_of_ray
+    all_of_ray.reset()
+
+
+def _tell_ray_of_its_token():
+    # Ray looks for it only when it is imported, and that was long ago.
+    from ray._private.authentication_test_utils import reset_auth_token_state
+
+    reset_auth_token_state()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, WorkerLostError
 from clusterenv.launchers.slurm import SlurmLauncher
 from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
@@ -70,6 +70,15 @@ def test_a_killed_task_is_replaced(slurm):
         assert run.followed.restarts == 2
         assert [member.incarnation for member in run.members] == [0, 1]
     assert eventually(lambda: not slurm.jobs())
+
+
+def test_without_a_budget_the_error_says_what_slurm_says():
+    launcher = SlurmLauncher()
+    with ClusterEnv(Count, 2, 2, launcher=launcher, max_restarts_per_minute=0) as envs:
+        envs.reset(seed=SEED)
+        kill(envs.call("pid")[1])
+        with pytest.raises(WorkerLostError, match=r"worker-1.0 .*job \d+ (ended as FAILED|is) "):
+            envs.rollout(numpy_policy(envs), 7)
 
 
 def test_a_killed_node_is_replaced_by_another(slurm):

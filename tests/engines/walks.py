@@ -4,8 +4,8 @@ import socket
 import time
 from functools import partial
 
+from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
-from tests.engines.following import Followed
 from tests.integration.envs import Walk
 from tests.integration.polling import eventually
 

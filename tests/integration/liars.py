@@ -6,7 +6,7 @@ from clusterenv import ClusterEnv
 from clusterenv.launchers.base import THREAD_NAME, Status
 from clusterenv.launchers.in_process import InProcessLauncher
 from clusterenv.wire.invitation import Invitation
-from clusterenv.wire.zmq_channel import WorkerSocket
+from clusterenv.wire.worker_channel import WorkerSocket
 from clusterenv.worker.worker import Worker
 from tests.integration.vectors import walks
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+# Learning takes its time where others use the cores as well.
+pytestmark = pytest.mark.timeout(400)
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -155,6 +155,30 @@ def test_a_package_that_is_nowhere_is_named(doctor, tmp_path):
     assert "pip install 'no_such_package'" in the(lines, "problem", "env")
 
 
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"), ("time.sleep(60)", "no progress within")],
+)
+def test_an_env_that_ends_or_hangs_its_worker_is_found(doctor, tmp_path, does, said):
+    (tmp_path / "deadly.py").write_text(
+        "import os, signal, time, gymnasium\n"
+        "class Deadly(gymnasium.Env):\n"
+        f"    def __init__(self):\n        {does}\n"
+        "gymnasium.register('Deadly-v0', Deadly)\n"
+    )
+    code, lines = doctor("--env", "deadly:Deadly-v0", "--timeout", "10")
+    assert code == 1
+    line = the(lines, "problem", "env: deadly:Deadly-v0 ends or hangs its worker")
+    assert said in line
+
+
+def test_a_launcher_whose_engine_is_not_there_is_found(doctor):
+    launcher = "clusterenv.launchers.ssh:SshLauncher(['nowhere'], ssh=['false'])"
+    code, lines = doctor("--launcher", launcher)
+    assert code == 1
+    assert "ssh does not know 'nowhere'" in the(lines, "problem", "launcher")
+
+
 def test_an_env_that_nobody_knows_is_found(doctor):
     code, lines = doctor("--env", "NoSuchEnv-v0")
     assert code == 1

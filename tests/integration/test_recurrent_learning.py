@@ -2,6 +2,7 @@
 
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch.distributions import Categorical
@@ -9,6 +10,9 @@ from torch.distributions import Categorical
 from clusterenv import ClusterEnv
 from clusterenv.learning import gae
 from clusterenv.policies.torch import TorchPolicy
+
+# Learning takes its time where others use the cores as well.
+pytestmark = pytest.mark.timeout(400)
 
 HIDDEN = 64
 NUM_ENVS, NUM_STEPS, NUM_UPDATES = 256, 32, 20

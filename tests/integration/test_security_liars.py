@@ -205,7 +205,7 @@ DESCRIPTIONS = {
 
 @pytest.mark.parametrize("data", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
 def test_a_description_of_nothing_names_the_worker_that_sent_it(data):
-    lie = instead_of(Built, instead(lambda _: Built(data)))
+    lie = instead_of(Built, instead(lambda message: replace(message, description=data)))
     with pytest.raises(StartupError, match=r"worker-1\.0 .*broke the protocol"):
         ran_with(lie)
 

@@ -213,3 +213,12 @@ def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
     monkeypatch.setattr(registration, "registry", dict(registration.registry))
     backend, _, spec = choose("registers_odd:Odd-v7")
     assert backend.spec.id == spec.id == "Odd-v7"
+
+
+def test_the_launcher_says_how_many_workers_it_has_room_for():
+    class Roomy:
+        room = 7
+
+    assert choose_num_workers(None, 100, Roomy()) == 7
+    assert choose_num_workers(None, 3, Roomy()) == 3
+    assert choose_num_workers(2, 100, Roomy()) == 2

@@ -51,9 +51,10 @@ MAY_IMPORT = {
     "version": "",
 }
 
-# Sockets are touched in one place of the wire, and waited for in two more.
+# Sockets are touched at the head's and the worker's end, and waited for in two more places.
 MAY_IMPORT_ZMQ = {
     "wire/zmq_channel.py",
+    "wire/worker_channel.py",
     "wire/channel.py",
     "head/io_thread.py",
 }

@@ -86,3 +86,10 @@ def test_scalars_go_to_tensorboard(ledger):
 def test_the_picture_is_drawn(ledger, tmp_path):
     draw(ledger, tmp_path / "sync.png")
     assert (tmp_path / "sync.png").stat().st_size > 10_000
+
+
+def test_made_up_causes_do_not_fill_the_ledger(ledger):
+    for number in range(1_000):
+        pull(ledger, "worker-0.0", 10, 9, f"cause {number}")
+    assert len(ledger.pulls_by_cause) <= 101
+    assert sum(ledger.pulls_by_cause.values()) == 1_004

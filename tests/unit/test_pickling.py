@@ -94,7 +94,9 @@ def test_a_closure_over_a_variable_without_a_value_is_still_explained():
 
 
 @pytest.mark.parametrize(
-    "value", [closes_over(5), lambda: 5, [1, {"a": (2, None)}], uses_a_global], ids=repr
+    "value",
+    [closes_over(5), lambda: 5, [1, {"a": (2, None)}], uses_a_global],
+    ids=["closure", "lambda", "data", "function with a global"],
 )
 def test_what_can_travel_comes_back(value):
     back = pickle.loads(pickle_for_workers(value))

@@ -243,3 +243,13 @@ def test_mapping_more_than_was_allocated_is_an_error_and_no_signal():
             Arena(fd, 4, None, [BOX])
     finally:
         os.close(fd)
+
+
+def test_more_memory_than_there_is_is_an_error_at_once():
+    fd = os.memfd_create("test")
+    try:
+        with pytest.raises(OSError, match="bytes wanted"):
+            allocate(fd, 1 << 50)
+        assert os.fstat(fd).st_size == 0
+    finally:
+        os.close(fd)

@@ -44,7 +44,8 @@ def explain_startup(error: str) -> Finding:
             f"on a worker's host try: nc -vz {' '.join(address.rsplit(':', 1))}; allow that port, "
             "or choose others with port=, interface= and advertise_host=",
         )
-    return problem(f"worker: {error}", "mend what the log says; --env is not to blame yet")
+    what = " ".join(error.split())
+    return problem(f"worker: {what}", "mend what its log says; no env has been built yet")
 
 
 def explain_env(env: str, where: str, tried: dict[str, object]) -> Finding:
@@ -65,6 +66,18 @@ def explain_env(env: str, where: str, tried: dict[str, object]) -> Finding:
         f"env: {env} fails on {where}: {error} [{' '.join(line.strip() for line in last)}]",
         "make it work in one process first: gymnasium.make(…).reset()",
     )
+
+
+def explain_loss(env: str, error: str) -> Finding:
+    """A worker ended, or hung, while it was looked at."""
+    what = " ".join(error.split())
+    if env:
+        return problem(
+            f"env: {env} ends or hangs its worker: {what}",
+            "its native code crashes, or it waits for something (a display, a licence, a download) "
+            "that is not there; run it alone on that machine",
+        )
+    return problem(f"worker: {what}", "see why its engine ended it: memory, time limit, preemption")
 
 
 def pip_name(module: str) -> str:

@@ -15,6 +15,7 @@ from clusterenv.backends.base import Backend
 from clusterenv.checks.explanations import (
     compare_versions,
     explain_env,
+    explain_loss,
     explain_startup,
     judge_clock,
     judge_line,
@@ -24,7 +25,7 @@ from clusterenv.checks.host import HostFacts, memory_trouble
 from clusterenv.checks.host_checks import check_arena, check_host, check_threads
 from clusterenv.checks.probe import ProbeEnv
 from clusterenv.env import ClusterEnv
-from clusterenv.errors import StartupError
+from clusterenv.errors import ClusterEnvError
 from clusterenv.launchers.base import Launcher
 from clusterenv.wire.addresses import Reach
 
@@ -50,21 +51,31 @@ class Question:
 def check_workers(asked: Question, head: HostFacts) -> Iterator[Finding]:
     """Start the workers, look at them, end them."""
     try:
-        envs = ClusterEnv(
-            [ProbeEnv] * asked.num_workers,
-            num_workers=asked.num_workers,
-            launcher=asked.launcher,
-            startup_timeout_s=asked.timeout_s,
-            lease_s=2 * asked.timeout_s,
-            interface=asked.reach.interface,
-            advertise_host=asked.reach.advertise_host,
-            port=asked.reach.port,
-        )
-    except StartupError as error:
+        envs = _start(asked)
+    except (ClusterEnvError, OSError, ValueError) as error:
         yield explain_startup(str(error))
         return
     with envs:
-        yield from _look_around(envs, asked, head)
+        try:
+            yield from _look_around(envs, asked, head)
+        except ClusterEnvError as error:
+            yield explain_loss(asked.env, str(error))
+
+
+def _start(asked: Question) -> ClusterEnv:
+    return ClusterEnv(
+        [ProbeEnv] * asked.num_workers,
+        num_workers=asked.num_workers,
+        launcher=asked.launcher,
+        startup_timeout_s=asked.timeout_s,
+        step_timeout_s=asked.timeout_s,
+        lease_s=2 * asked.timeout_s,
+        # A worker that is lost is what the doctor wants to know of.
+        max_restarts_per_minute=0,
+        interface=asked.reach.interface,
+        advertise_host=asked.reach.advertise_host,
+        port=asked.reach.port,
+    )
 
 
 def _look_around(envs: ClusterEnv, asked: Question, head: HostFacts) -> Iterator[Finding]:

@@ -50,13 +50,22 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
         return
     yield from _here(asked, head)
     blocked = False
-    for finding in check_port(asked.reach, asked.launcher.towards):
+    for finding in _port(asked):
         blocked |= has_problems([finding])
         yield finding
     if blocked:
         yield warning("workers: not looked at", "mend the problems above first")
     else:
         yield from check_workers(asked, head)
+
+
+def _port(asked: Question) -> Iterator[Finding]:
+    try:
+        towards = asked.launcher.towards
+    except Exception as error:  # launchers ask their engines
+        yield problem(f"launcher: {error}", "mend that, or pass the launcher other hosts")
+        return
+    yield from check_port(asked.reach, towards)
 
 
 def _here(asked: Question, head: HostFacts) -> Iterator[Finding]:

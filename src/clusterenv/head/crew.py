@@ -295,10 +295,11 @@ class Crew:
     def dismiss(self, member: Member) -> None:
         """End a member's worker at once and forget it."""
         worker = member.worker
-        if self._launcher.enrols:
+        takes_leave = bool(member.leaving) and self._launcher.enrols
+        if takes_leave:
             # Nobody else can end it.
             self.io.send(worker, Close())
-        self._socket.revoke(worker)
+        self._socket.revoke(worker, cut=not takes_leave)
         self._enrolment.withdraw(worker)
         self._launcher.stop([worker])
         self.reception.forget(worker)

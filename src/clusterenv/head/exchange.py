@@ -45,6 +45,7 @@ _REPLY_TO: dict[type, type] = {
     Call: Returned,
     SetAttr: Returned,
     Evaluate: Returned,
+    Profile: Returned,
     Collect: Collected,
 }
 # Requests whose answers nobody waits for any more are remembered up to this many.

@@ -384,7 +384,7 @@ class Head:
                 self.collector.take(flight, reply, frames)
             case Returned():
                 values = unpack(reply.values, allow_pickle=self._trusted)
-                count = 0 if isinstance(flight.request, SetAttr) else len(flight.slots)
+                count = _num_values(flight)
                 if not isinstance(values, list) or len(values) != count:
                     raise ProtocolError(f"no list of {count} values came back")
                 self._values[flight.member.index] = values
@@ -421,3 +421,13 @@ class Head:
             threading.Thread(target=self.close, args=(0.0,)).start()
         else:
             self.close(0.0)
+
+
+def _num_values(flight: Flight) -> int:
+    """How many values answer a request that is answered by values."""
+    match flight.request:
+        case SetAttr():
+            return 0
+        case Profile():
+            return 1
+    return len(flight.slots)

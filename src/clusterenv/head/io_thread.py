@@ -72,7 +72,7 @@ class IoThread(threading.Thread):
                 self._take(worker, join(chunks, self._max_message_bytes))
             except Exception as error:  # whatever a worker sends must not end this thread
                 _log.debug("%s is cut off", worker, exc_info=True)
-                self._socket.cut_off(worker)
+                self._socket.revoke(worker)
                 self._inbox.put(worker, ProtocolError.of(error))
 
     def _take(self, worker: str, frames: Sequence[Buffer]) -> None:

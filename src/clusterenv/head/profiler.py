@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 import time
@@ -140,7 +141,15 @@ class Profiler:
 
     def _readings(self) -> list[dict[str, float]]:
         values = self._ask_workers(on=False)
-        return [value for value in values if value]
+        return [value for value in values if value and _are_seconds(value)]
 
     def _count_rows(self) -> int:
         return sum(member.rows for member in self._head.roster.members)
+
+
+def _are_seconds(value: Any) -> bool:
+    """Whether a worker said what it should: workers are not believed blindly."""
+    return isinstance(value, dict) and all(
+        isinstance(name, str) and isinstance(seconds, float) and 0 <= seconds < math.inf
+        for name, seconds in value.items()
+    )

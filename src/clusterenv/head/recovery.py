@@ -18,6 +18,7 @@ from clusterenv.wire.messages import (
     Call,
     Collect,
     Evaluate,
+    Profile,
     Reset,
     SetAttr,
     Step,
@@ -26,6 +27,8 @@ from clusterenv.wire.messages import (
 from clusterenv.wire.values import pack, unpack
 
 _log = logging.getLogger("clusterenv")
+# What was lost with its worker is for the caller to ask again.
+_UNREPEATABLE = Call | SetAttr | Evaluate | Profile
 
 
 class Recovery:
@@ -90,7 +93,7 @@ class Recovery:
             self._exchange.fail(error)
             return ()
         self._start_over(member.slots, loss.flights)
-        if any(isinstance(flight.request, Call | SetAttr | Evaluate) for flight in loss.flights):
+        if any(isinstance(flight.request, _UNREPEATABLE) for flight in loss.flights):
             self._exchange.fail(
                 WorkerLostError(
                     f"{member.worker} replaces a worker that was lost during this call "

@@ -10,6 +10,8 @@ from clusterenv.launchers.slurm_text import END_AT_ONCE
 from clusterenv.wire.addresses import ANYWHERE
 
 _TIMEOUT_S = 60.0
+# The watcher asks again anyway, and has others to look after meanwhile.
+_LOOK_TIMEOUT_S = 10.0
 _CANCEL_WITHIN_S = 20
 _GONE = "Invalid job id"
 
@@ -18,7 +20,12 @@ class SlurmError(RuntimeError):
     """A command failed; the message has its own words."""
 
 
-def ask(argv: Sequence[str], env: Mapping[str, str] | None = None, given: str = "") -> str:
+def ask(
+    argv: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    given: str = "",
+    timeout_s: float = _TIMEOUT_S,
+) -> str:
     """What a command prints."""
     try:
         done = subprocess.run(
@@ -27,7 +34,7 @@ def ask(argv: Sequence[str], env: Mapping[str, str] | None = None, given: str = 
             input=given,
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
             env=_plain(os.environ if env is None else env),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -47,7 +54,7 @@ def queue(jobs: Sequence[str], form: str) -> str:
     """squeue's lines about these jobs, of whatever state, those that it still knows."""
     wanted = ["--noheader", "--states=all", f"--jobs={','.join(jobs)}", f"--format={form}"]
     try:
-        return ask(["squeue", *wanted])
+        return ask(["squeue", *wanted], timeout_s=_LOOK_TIMEOUT_S)
     except SlurmError as error:
         if _GONE in str(error):
             return ""
@@ -57,7 +64,7 @@ def queue(jobs: Sequence[str], form: str) -> str:
 def show_job(job: str) -> str:
     """What scontrol knows about a job; empty once Slurm has forgotten it."""
     try:
-        return ask(["scontrol", "--oneliner", "show", "job", job])
+        return ask(["scontrol", "--oneliner", "show", "job", job], timeout_s=_LOOK_TIMEOUT_S)
     except SlurmError as error:
         if _GONE in str(error):
             return ""

@@ -81,6 +81,11 @@ class SshLauncher(ProcessLauncher):
             )
 
     @property
+    def room(self) -> int:
+        """How many workers the hosts have room for."""
+        return sum(self._room_by_host.values())
+
+    @property
     def towards(self) -> str:
         """Where the first host is, as ssh's configuration says."""
         host = next(iter(self._room_by_host))

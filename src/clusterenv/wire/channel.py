@@ -14,7 +14,7 @@ from clusterenv.wire.frame_buffer import FrameWriter
 from clusterenv.wire.invitation import SharedDescriptors
 from clusterenv.wire.messages import Message, Reply, Warned
 from clusterenv.wire.shared_memory import Mailbox
-from clusterenv.wire.zmq_channel import WorkerSocket
+from clusterenv.wire.worker_channel import WorkerSocket
 
 # Longer than the head takes between two steps, and than one worker waits for another.
 SPIN_S = 2e-3

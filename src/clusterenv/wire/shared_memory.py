@@ -6,10 +6,13 @@ so nothing can be left behind, and pages are allocated for real before anyone wr
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import math
 import mmap
 import os
 import platform
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -28,11 +31,23 @@ MAY_SPIN = platform.machine() in ("x86_64", "AMD64")
 _CACHE_LINE = 64
 _LENGTH_BYTES = 8
 _SKIP = -1
+_WORTH_LOOKING_BYTES = 1 << 26
 
 
 def allocate(fd: int, size: int) -> None:
     """Give ``fd`` real pages; raise OSError now rather than SIGBUS later."""
+    # Asking for more than there is would not fail: it would have the kernel kill processes.
+    if size > _WORTH_LOOKING_BYTES and size > (available := _available_bytes()):
+        raise OSError(errno.ENOMEM, f"{size} bytes wanted, {available} available")
     os.posix_fallocate(fd, 0, size)
+
+
+def _available_bytes() -> int:
+    with contextlib.suppress(OSError), open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return sys.maxsize
 
 
 class Ring:

@@ -1,4 +1,4 @@
-"""The sockets: the head's one listening port, a worker's one outbound connection.
+"""The head's socket: one listening port for all workers.
 
 CURVE encrypts and authenticates both ways. Each worker has its own key pair, and the name that
 belongs to the key comes with every message from libzmq itself, so that no worker can speak for
@@ -7,7 +7,6 @@ another and a stranger never gets a message through.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
 import zmq
@@ -15,26 +14,21 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from clusterenv.wire.addresses import Reach, endpoint
-from clusterenv.wire.chunks import CHUNK_BYTES, ENCRYPTION_BYTES, split
-from clusterenv.wire.codec import Buffer, decode, encode
-from clusterenv.wire.contact import Contact
+from clusterenv.wire.chunks import CHUNK_BYTES, ENCRYPTION_BYTES
+from clusterenv.wire.codec import Buffer
 from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
-from clusterenv.wire.messages import Message
 from clusterenv.wire.tcp_channel import Strangers, cut_off
 
 _ZAP_ADDRESS = "inproc://zeromq.zap.01"
 _ZAP_DOMAIN = b"clusterenv"
 _HANDSHAKE_MS = 10_000
 _LINGER_MS = 500
-# What libzmq may hold of one worker, and what is received before the queues are looked at again.
-_RECEIVE_QUEUE = 100
 # A silent peer counts as gone after three to four fifths of the lease; the last fifth is left for
 # a worker to act on it.
 _HEARTBEAT_MS_PER_LEASE_S = 200
 _HEARTBEAT_TIMEOUT_MS_PER_LEASE_S = 600
-# Once may be a head that ends at that moment; slowly, one that is too busy to answer.
-_FAILED_HANDSHAKES_ARE_A_NO = 3
-_FAILED_AT_ONCE_S = 2.0
+# What libzmq may hold of one worker, and what is received before the queues are looked at again.
+_RECEIVE_QUEUE = 100
 _COPY_BELOW_BYTES = 16_384
 
 
@@ -64,7 +58,7 @@ class HeadSocket:
         self._router.set(zmq.ROUTER_MANDATORY, 1)
         self._router.set(zmq.SNDHWM, 0)
         self._router.set(zmq.LINGER, 0)
-        _keep_alive(self._router, lease_s)
+        keep_alive(self._router, lease_s)
         # What a peer that reads nothing is sent would pile up here.
         self._router.set(zmq.TCP_MAXRT, int(lease_s * 1000))
         self._router.set(zmq.IPV6, int(":" in host))
@@ -108,14 +102,12 @@ class HeadSocket:
             shared=shared,
         )
 
-    def revoke(self, worker: str) -> None:
-        """Do not let ``worker`` in again, nor believe what still arrives from it; if something
-        does, it is cut off. Until then it can be sent a farewell."""
+    def revoke(self, worker: str, *, cut: bool = True) -> None:
+        """Do not let ``worker`` in again, nor believe what still arrives from it; cut it off, or
+        leave it connected for a farewell."""
         self._worker_by_key.pop(self._key_by_worker.pop(worker, b""), None)
-
-    def cut_off(self, worker: str) -> None:
-        """End the connection of ``worker`` at once, and do not let it in again."""
-        self.revoke(worker)
+        if not cut:
+            return
         self._route_by_worker.pop(worker, None)
         for connection, (owner, _) in list(self._peer_by_connection.items()):
             if owner == worker:
@@ -133,7 +125,7 @@ class HeadSocket:
             self._strangers.left(connection)
             worker, route = self._peer_by_connection.pop(connection, ("", b""))
             if self._route_by_worker.get(worker) == route:
-                del self._route_by_worker[worker]
+                self._route_by_worker.pop(worker, None)
             if worker:
                 yield worker
 
@@ -164,17 +156,15 @@ class HeadSocket:
             if not self._router.poll(0):
                 return
             route, *frames = self._router.recv_multipart(copy=False)
-            if not frames:
-                continue
-            worker, connection = str(frames[0].get("User-Id")), int(frames[0].get(zmq.SRCFD))
+            worker = str(frames[0].get("User-Id")) if frames else ""
             if worker not in self._key_by_worker:
-                cut_off(connection, self._port)
                 continue
             if worker == TICKET:
                 # Many may come with the same one.
                 worker = f"{TICKET} {route.bytes.hex()}"
             # The route is libzmq's own name for the connection: a worker cannot choose it.
             self._route_by_worker[worker] = route.bytes
+            connection = int(frames[0].get(zmq.SRCFD))
             self._peer_by_connection[connection] = worker, route.bytes
             self._strangers.left(connection)
             yield worker, [frame.buffer for frame in frames]
@@ -192,87 +182,21 @@ class HeadSocket:
 
     def _send(self, route: bytes, frames: Sequence[Buffer]) -> None:
         self._router.send(route, zmq.SNDMORE | zmq.NOBLOCK)
-        _send_frames(self._router, frames)
+        send_frames(self._router, frames)
 
     def close(self) -> None:
         """Close the port, once farewells are sent."""
         self._context.destroy(linger=_LINGER_MS)
 
 
-class WorkerSocket:
-    """A worker's end: one DEALER."""
-
-    def __init__(self, invitation: Invitation) -> None:
-        self._context = zmq.Context()
-        self.socket = self._context.socket(zmq.DEALER)
-        self.socket.set(zmq.CURVE_SERVERKEY, invitation.server_key.encode())
-        self.socket.set(zmq.CURVE_PUBLICKEY, invitation.public_key.encode())
-        self.socket.set(zmq.CURVE_SECRETKEY, invitation.secret_key.encode())
-        self.socket.set(zmq.LINGER, _LINGER_MS)
-        self.socket.set(zmq.SNDHWM, 0)
-        self.socket.set(zmq.RCVHWM, 0)
-        self.socket.set(zmq.IPV6, 1)
-        # libzmq's own heartbeat runs in its C++ thread, so that a long env step does not stop it.
-        _keep_alive(self.socket, invitation.lease_s)
-        self._monitor = self.socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED
-            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-            | zmq.EVENT_CONNECTED
-            | zmq.EVENT_DISCONNECTED
-        )
-        self._contact = Contact.NOT_YET
-        self._failed_handshakes, self._connected_at = 0, 0.0
-        self.socket.connect(invitation.address)
-
-    def contact(self) -> Contact:
-        """Whether the head is there."""
-        while self._monitor.poll(0):
-            self._note(recv_monitor_message(self._monitor)["event"])
-        return self._contact
-
-    def _note(self, event: int) -> None:
-        now = time.monotonic()
-        match event, self._contact:
-            case zmq.EVENT_CONNECTED, _:
-                self._connected_at = now
-            case zmq.EVENT_HANDSHAKE_SUCCEEDED, Contact.NOT_YET:
-                self._contact = Contact.THERE
-            case zmq.EVENT_DISCONNECTED, Contact.THERE:
-                self._contact = Contact.BROKEN
-            case zmq.EVENT_HANDSHAKE_FAILED_AUTH, _:
-                self._contact = Contact.REFUSED
-            case (
-                zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
-                Contact.NOT_YET,
-            ) if now - self._connected_at < _FAILED_AT_ONCE_S:
-                self._failed_handshakes += 1
-                if self._failed_handshakes == _FAILED_HANDSHAKES_ARE_A_NO:
-                    self._contact = Contact.REFUSED
-
-    def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
-        """Send; arrays are not copied, so nobody may write to them afterwards."""
-        _send_frames(self.socket, list(split([encode(message), *frames])))
-
-    def recv(self, timeout_s: float) -> tuple[Message, list[Buffer]] | None:
-        """The next message and its frames; None after ``timeout_s``."""
-        if not self.socket.poll(int(timeout_s * 1000)):
-            return None
-        header, *frames = self.socket.recv_multipart(copy=False)
-        return decode(header.buffer), [frame.buffer for frame in frames]
-
-    def close(self) -> None:
-        """Send what is still queued, then close."""
-        self._context.destroy(linger=_LINGER_MS)
-
-
-def _keep_alive(socket: zmq.Socket[bytes], lease_s: float) -> None:
+def keep_alive(socket: zmq.Socket[bytes], lease_s: float) -> None:
+    """Notice a silent peer; in libzmq's own C++ thread, which a long env step does not stop."""
     socket.set(zmq.HEARTBEAT_IVL, int(lease_s * _HEARTBEAT_MS_PER_LEASE_S))
     socket.set(zmq.HEARTBEAT_TIMEOUT, int(lease_s * _HEARTBEAT_TIMEOUT_MS_PER_LEASE_S))
 
 
-def _send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
+def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
+    """Send one message; large frames are not copied."""
     last = len(frames) - 1
     for index, frame in enumerate(frames):
         more = zmq.SNDMORE if index < last else 0

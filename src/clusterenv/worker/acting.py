@@ -229,15 +229,16 @@ class Acting:
         copy, asked_at_s = wanted(), time.monotonic()
         held = 0 if copy is None else copy.version
         threshold = getattr(self._place.sync_rule, "threshold", 0.0)
-        self._shelved, self._neighbour_failed = -1, False
+        self._shelved, self._neighbour_failed, asked_directly = -1, False, False
         self._place.channel.send(Pull(self._policy_id, held, cause, threshold))
         while (copy := wanted()) is None or copy.version in (held, 0):
             received = self._place.channel.recv(_POLL_S)
             if received is not None and not self.hear(*received):
                 self._place.backlog.append(received)
             waits_long = received is None and time.monotonic() - asked_at_s > _NEIGHBOUR_S
-            if self._neighbour_failed or waits_long:
-                self._neighbour_failed, asked_at_s = False, time.monotonic()
+            # Once: on a slow line the weights themselves may take longer than that.
+            if (self._neighbour_failed or waits_long) and not asked_directly:
+                asked_directly = True
                 request = Pull(self._policy_id, held, cause, threshold, direct=True)
                 self._place.channel.send(request)
         self._newest = max(self._newest, copy.version)

@@ -9,7 +9,7 @@ from clusterenv.wire.addresses import why_unreachable
 from clusterenv.wire.contact import Contact
 from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.messages import Close, Enrol, Refused
-from clusterenv.wire.zmq_channel import WorkerSocket
+from clusterenv.wire.worker_channel import WorkerSocket
 from clusterenv.worker.introduction import hello
 
 _POLL_S = 0.5

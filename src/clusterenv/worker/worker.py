@@ -45,7 +45,7 @@ from clusterenv.wire.messages import (
 from clusterenv.wire.shared_memory import Arena, Mailbox
 from clusterenv.wire.spaces import leaves_of, rows_of, single_array_leaf, space_from_plain
 from clusterenv.wire.values import pack, unpack
-from clusterenv.wire.zmq_channel import WorkerSocket
+from clusterenv.wire.worker_channel import WorkerSocket
 from clusterenv.worker import profiling
 from clusterenv.worker.acting import Acting, Workplace
 from clusterenv.worker.description import check_autoreset_mode, describe_envs, describe_vector

@@ -48,6 +48,11 @@ class Run:
         return RUNS / self.mark
 
     @property
+    def short_folder(self) -> Path:
+        """Where its files are whose names have to be short, such as Ray's sockets."""
+        return Path(f"/tmp/ce{self.number}-{self.owner}")
+
+    @property
     def bridge(self) -> str:
         """The bridge that links its hosts with this machine."""
         return f"ce{self.number}"
@@ -123,6 +128,7 @@ def _clear(run: Run) -> None:
         # Its other end may have gone with its namespace meanwhile, and it with that.
         subprocess.run(["ip", "link", "delete", link], capture_output=True, timeout=20)
     wait_until(lambda: not links(run), f"all links of {run.mark} gone", 10.0)
+    shutil.rmtree(run.short_folder, ignore_errors=True)
     shutil.rmtree(run.folder)
 
 

@@ -1,0 +1,174 @@
+"""Workers on a Ray cluster with several nodes."""
+
+import time
+
+import pytest
+
+pytest.importorskip("ray")
+
+import ray
+
+from clusterenv import ClusterEnv
+from clusterenv.errors import StartupError, WorkerLostError
+from clusterenv.launchers.ray import RayLauncher
+from tests.engines import parity
+from tests.engines.walks import Placed, Replay, gone, workers_on
+from tests.integration.heads import HeadScript
+from tests.integration.polling import eventually, kill
+from tests.integration.vectors import actions_for
+
+NUM_ENVS = 6
+SLACK_S = 5.0
+# From a killed process to Ray's word on it, and a busy machine.
+NOTICE_S = 30.0
+
+
+@pytest.fixture
+def cluster(ray_cluster):
+    """Open walks on three workers that fill the cluster; closed at the end."""
+    opened = []
+
+    def make(num_workers=3, **kwargs):
+        launcher = kwargs.pop("launcher", None) or RayLauncher(num_cpus=ray_cluster.cpus)
+        envs = ClusterEnv([Placed] * NUM_ENVS, num_workers=num_workers, launcher=launcher, **kwargs)
+        opened.append(envs)
+        return envs
+
+    yield make
+    for envs in opened:
+        envs.close(terminate=True)
+
+
+def slots_on(envs, node):
+    return [slot for slot, host in enumerate(envs.call("host")) if host == node]
+
+
+def actor_on(host):
+    (pid,) = host.processes("ray::Keeper")
+    return pid
+
+
+def assert_nothing_left(ray_cluster):
+    """Fail unless the cluster is as it was: no worker, no actor, all resources free."""
+    hosts = [ray_cluster[node] for node in ray_cluster.nodes]
+    assert gone(hosts, SLACK_S)
+    assert eventually(lambda: not any(h.processes("ray::Keeper") for h in hosts), SLACK_S)
+    assert not ray.is_initialized()
+    with ray.init(log_to_driver=False, logging_level="WARNING"):
+        total = ray.cluster_resources()["CPU"]
+        assert eventually(lambda: ray.available_resources().get("CPU") == total, NOTICE_S)
+        groups = ray.util.placement_group_table().values()
+        assert {group["state"] for group in groups} <= {"REMOVED"}
+
+
+@pytest.mark.parametrize("case", parity.CASES)
+def test_the_numbers_are_those_of_sync_vector_env(case, ray_cluster):
+    parity.assert_parity(RayLauncher, case)
+
+
+def test_workers_are_spread_and_nothing_of_them_is_left(cluster, ray_cluster):
+    with cluster(2, launcher=RayLauncher()) as envs:
+        assert len(set(envs.call("host"))) == 2
+    assert_nothing_left(ray_cluster)
+
+
+def test_lost_actors_and_workers_are_replaced_in_their_places_and_no_row_is_wrong(
+    cluster, ray_cluster
+):
+    with cluster() as envs:
+        replay = Replay(envs)
+        replay.rollout()
+        with_actor, with_worker = slots_on(envs, "r2"), slots_on(envs, "r3")
+        kill(actor_on(ray_cluster["r2"]))
+        replay.rollout_until(lambda: replay.restarted == with_actor)
+        kill(workers_on(ray_cluster["r3"])[0])
+        replay.rollout_until(lambda: replay.restarted == sorted(with_actor + with_worker))
+        # There is no room elsewhere.
+        assert slots_on(envs, "r2") == with_actor
+        assert slots_on(envs, "r3") == with_worker
+
+
+def test_the_end_of_a_worker_is_told_with_its_node(cluster, ray_cluster):
+    with cluster(max_restarts_per_minute=0) as envs:
+        envs.reset(seed=0)
+        kill(workers_on(ray_cluster["r2"])[0])
+        with pytest.raises(WorkerLostError, match=r"killed by SIGKILL.* on Ray node r2"):
+            for _ in range(1000):
+                envs.step(actions_for(NUM_ENVS))
+
+
+def test_workers_of_a_dead_node_go_elsewhere_and_no_row_is_wrong(cluster, ray_cluster):
+    with cluster(launcher=RayLauncher()) as envs:
+        replay = Replay(envs)
+        replay.rollout()
+        lost = slots_on(envs, "r3")
+        ray_cluster.kill_node("r3")
+        replay.rollout_until(lambda: replay.restarted == lost)
+        assert set(envs.call("host")) == {"r1", "r2"}
+        replay.rollout()
+
+
+def test_a_placement_that_cannot_be_had_says_what_was_asked_for_and_what_there_is(
+    cluster, ray_cluster
+):
+    launcher = RayLauncher(strategy="STRICT_SPREAD", placement_timeout_s=1.0)
+    start = time.monotonic()
+    with pytest.raises(StartupError) as caught:
+        cluster(4, launcher=launcher)
+    assert time.monotonic() - start < 1.0 + SLACK_S
+    for words in (
+        "no room on Ray within placement_timeout_s=1: asked for 4 workers with 1 CPU each",
+        "strategy STRICT_SPREAD; the cluster has 4 nodes",
+        "r2: 2 CPU",
+    ):
+        assert words in str(caught.value)
+    assert_nothing_left(ray_cluster)
+
+
+def test_a_connection_that_the_script_made_is_used_and_kept(cluster, ray_cluster):
+    with ray.init(log_to_driver=False, logging_level="WARNING"):
+        with cluster(1, launcher=RayLauncher("no such host")) as envs:
+            envs.reset(seed=0)
+        assert ray.is_initialized()
+
+
+HEAD = """
+from clusterenv.launchers.ray import RayLauncher
+from tests.engines.walks import Placed
+envs = ClusterEnv([Placed] * 6, num_workers=3, launcher=RayLauncher({address!r}))
+envs.reset(seed=0)
+envs.step(np.zeros((6, 2)))
+say(*envs.call("host"))
+"""
+
+
+IN_STEP = """
+from clusterenv.launchers.ray import RayLauncher
+busy = partial(Troubled, troubles.hold_the_gil, at=2, sign=SIGN)
+envs = ClusterEnv([Walk, Walk, busy], num_workers=3, launcher=RayLauncher())
+envs.reset(seed=0)
+envs.step(np.zeros((3, 2)))
+envs.step(np.zeros((3, 2)))
+"""
+
+
+def test_nothing_is_left_when_the_head_is_killed_while_an_env_holds_the_gil(ray_cluster, tmp_path):
+    with HeadScript(tmp_path, IN_STEP) as head:
+        head.wait_for_sign()
+        kill(head.process.pid)
+        assert_nothing_left(ray_cluster)
+
+
+def test_the_head_may_be_on_any_node_of_the_cluster(ray_cluster, tmp_path):
+    on_node = ray_cluster["r1"].command([])
+    with HeadScript(tmp_path, HEAD.format(address="auto"), on_node) as head:
+        assert head.wait() == 0, head.report()
+        assert set(head.output.split()) == {"r1", "r2", "r3"}
+
+
+def test_the_head_may_be_outside_the_cluster(ray_cluster, tmp_path):
+    outside = ray_cluster.outside.command([])
+    source = HEAD.format(address=ray_cluster.client_address) + "envs.close()"
+    with HeadScript(tmp_path, source, outside) as head:
+        assert head.wait() == 0, head.report()
+        assert set(head.output.split()) == {"r1", "r2", "r3"}
