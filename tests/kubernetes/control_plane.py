@@ -29,6 +29,8 @@ class ControlPlane:
         with ExitStack() as stack:
             self._claim = stack.enter_context(claimed())
             self.folder = self._claim.folder
+            self._daemons = []
+            stack.callback(lambda: [daemon.kill() for daemon in self._daemons])
             self.bin = Path(subprocess.check_output([BUILD], text=True).strip())
             self.etcd_port, peer_port, self.port, *self._ports = free_ports(5)
             self.token = secrets.token_hex()
@@ -87,7 +89,8 @@ class ControlPlane:
 
     def _daemon(self, program, *arguments):
         log = self.folder / f"{Path(program).name}.log"
-        return Daemon([str(program), *map(str, arguments)], log, self.env)
+        self._daemons.append(Daemon([str(program), *map(str, arguments)], log, self.env))
+        return self._daemons[-1]
 
     def _start_etcd(self, peer_port):
         client, peer = f"http://{HERE}:{self.etcd_port}", f"http://{HERE}:{peer_port}"

@@ -165,7 +165,9 @@ class Process:
         steps = [f"hostname {shlex.quote(name)}", "mount -t tmpfs none /var/run/secrets"]
         for source, target in mounts:
             steps.append(f"mkdir -p {target} && mount --bind {source} {target}")
-        as_user = f"setpriv --reuid={user} --regid={user} --clear-groups" if user else ""
+        # It may see all files, since the project's python may be where only root can go.
+        see = "--inh-caps=+dac_read_search --ambient-caps=+dac_read_search"
+        as_user = f"setpriv --reuid={user} --regid={user} --clear-groups {see}" if user else ""
         script = " && ".join([*steps, f'exec {as_user} "$@"'])
         isolated = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child"]
         Path("/var/run/secrets").mkdir(exist_ok=True)

@@ -44,6 +44,19 @@ def test_a_pod_that_is_deleted_hands_its_slots_back(replay, namespace):
     assert victim not in hosts(replay)
 
 
+def test_a_worker_that_leaves_and_so_ends_well_is_replaced_by_another_job(
+    replay, kubelet, namespace
+):
+    *_, victim = hosts(replay)
+    os.kill(kubelet.process_of(victim), signal.SIGTERM)
+    replay.rollout_until(lambda: replay.restarted == [2, 3], 120.0)
+    assert victim not in hosts(replay)
+    assert eventually(lambda: len(kubelet.running) == 2)
+    jobs = namespace.get("jobs")
+    assert sorted(job["spec"]["completions"] for job in jobs) == [1, 2]
+    assert not [job for job in jobs if job["status"].get("failed")]
+
+
 def test_a_pod_whose_worker_is_stuck_is_deleted_and_replaced(replay, kubelet, namespace):
     *_, victim = hosts(replay)
     os.kill(kubelet.process_of(victim), signal.SIGSTOP)

@@ -120,7 +120,11 @@ class KubernetesApi:
         return items
 
     def _ask(self, call: Any, *arguments: Any, **options: Any) -> Manifest:
-        answer: Manifest = json.loads(self._text(call, *arguments, **options))
+        text = self._text(call, *arguments, **options)
+        try:
+            answer: Manifest = json.loads(text)
+        except ValueError as error:
+            raise KubernetesError(f"{self.host} does not answer as an API server does") from error
         return answer
 
     def _text(self, call: Any, *arguments: Any, **options: Any) -> bytes:

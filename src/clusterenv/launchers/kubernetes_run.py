@@ -135,6 +135,9 @@ class Run:
 
     def log(self, worker: str) -> str:
         """The end of what the worker printed."""
+        if self._crowd.pod_of(worker) is None:
+            with contextlib.suppress(KubernetesError):
+                self._look()
         pod = self._crowd.pod_of(worker)
         if pod is None:
             return ""
