@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check format test test-full demo bench bench-rollout bench-scale experiments chaos pictures clean
+.PHONY: setup check format test test-full test-kubernetes demo bench bench-rollout bench-scale experiments chaos pictures clean
 
 setup: $(VENV)/installed
 
@@ -32,6 +32,11 @@ test: setup  ## everything that CI runs
 
 test-full: setup  ## the whole parity matrix instead of the pairwise one
 	$(BIN)/python -m pytest -m full_matrix
+
+# The first time it builds Kubernetes, which takes a quarter of an hour; it is kept in ~/.cache.
+test-kubernetes: setup  ## the Kubernetes launcher on a real control plane; needs root and Debian
+	tests/kubernetes/build.sh
+	$(BIN)/python -m pytest tests/kubernetes -v --durations 0
 
 demo: setup  ## PPO solves LunarLander-v3; pictures and a summary go to runs/demo
 	$(BIN)/python examples/demo.py

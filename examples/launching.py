@@ -12,7 +12,7 @@ from clusterenv.launchers.local import LocalLauncher
 from clusterenv.launchers.slurm import SlurmLauncher
 from clusterenv.launchers.ssh import SshLauncher
 
-LauncherName = Literal["local", "in-process", "slurm", "ssh", "ray"]
+LauncherName = Literal["local", "in-process", "slurm", "ssh", "ray", "kubernetes"]
 
 
 def make_launcher(name: LauncherName) -> Launcher:
@@ -32,3 +32,8 @@ def make_launcher(name: LauncherName) -> Launcher:
             from clusterenv.launchers.ray import RayLauncher
 
             return RayLauncher()  # the cluster of RAY_ADDRESS, or this machine's
+        case "kubernetes":
+            # IMAGE=registry.example/rl:1, made with docker/Dockerfile.
+            from clusterenv.launchers.kubernetes import KubernetesLauncher
+
+            return KubernetesLauncher(os.environ["IMAGE"], run_as_user=1000)

@@ -26,13 +26,20 @@ def main(arguments: list[str] | None = None) -> None:
         "worker",
         help="run a worker; launchers start this, people only with --key-file",
         description="Run a worker. Launchers write its invitation to standard input or to the "
-        "environment. With --key-file it joins a run whose launcher is AttachLauncher.",
+        "environment. With --key-file it joins a run whose launcher is AttachLauncher or "
+        "KubernetesLauncher.",
     )
     worker.add_argument("--key-file", help="what AttachLauncher wrote; keep it secret")
     worker.add_argument(
         "--head",
         metavar="tcp://HOST:PORT",
         help="where the head is, if not where the key file says",
+    )
+    worker.add_argument(
+        "--once",
+        action="store_true",
+        help="with --key-file: do not apply again when the worker ends, but end with it; the exit "
+        "code is 0 if that is because the head is gone or the run is over",
     )
     tools = {name: commands.add_parser(name, help=help) for name, help in _TOOLS.items()}
     given = sys.argv[1:] if arguments is None else arguments
@@ -42,8 +49,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(tool.run(parser.parse_args(given)))
     parsed = parser.parse_args(arguments)
     if parsed.command == "worker":
-        if parsed.head and not parsed.key_file:
-            worker.error("--head goes with --key-file")
+        for option in ("head", "once"):
+            if getattr(parsed, option) and not parsed.key_file:
+                worker.error(f"--{option} goes with --key-file")
         from clusterenv.cli.worker import run_worker
 
-        run_worker(parsed.key_file, parsed.head)
+        run_worker(parsed.key_file, parsed.head, parsed.once)

@@ -9,29 +9,46 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from clusterenv.errors import ProtocolError
 from clusterenv.launchers.attached import keep_attached
 from clusterenv.wire.addresses import numeric
 from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE, Invitation
-from clusterenv.worker.applying import apply
-from clusterenv.worker.lifeline import Lifeline, end_with_input
+from clusterenv.worker.applying import NoHeadError, apply
+from clusterenv.worker.lifeline import EXIT_HEAD_GONE, Lifeline, end_with_input
 from clusterenv.worker.worker import Worker
 
 
-def run_worker(key_file: str | None = None, head: str | None = None) -> None:
+def run_worker(key_file: str | None = None, head: str | None = None, once: bool = False) -> None:
     """Get the invitation, work until the head says Close, and end."""
-    if key_file is not None:
-        ticket = _parse(_read_key_file(Path(key_file)), key_file)
-        ticket = ticket if head is None else ticket.at(head)
+    if key_file is None:
+        _prepare()
+        _run(*_get_invitation(), exit_without_head=EXIT_HEAD_GONE)
+    ticket = _parse(_read_key_file(Path(key_file)), key_file)
+    ticket = ticket if head is None else ticket.at(head)
+    if not once:
         raise SystemExit(keep_attached(ticket.to_bytes()))
+    _prepare()
+    # The first process of a container, unlike others, does not end by default.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        _run(ticket, input_is_lifeline=False, exit_without_head=0)
+    except NoHeadError as error:
+        print(error, file=sys.stderr, flush=True)
+        raise SystemExit(0) from None
+
+
+def _prepare() -> None:
     faulthandler.enable()
     os.environ["CLUSTERENV_WORKER"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(AttributeError, OSError):
         # A worker that is woken must not push the head aside before it has woken the others.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    invitation, input_is_lifeline = _get_invitation()
+
+
+def _run(invitation: Invitation, input_is_lifeline: bool, exit_without_head: int) -> NoReturn:
     if input_is_lifeline:
         end_with_input()
     # Standard input is the lifeline now; env code that asks for input gets end of file.
@@ -42,7 +59,7 @@ def run_worker(key_file: str | None = None, head: str | None = None) -> None:
     worker = Worker.connect(invitation)
     worker.forward_warnings()
     worker.leave_on(signal.SIGTERM, signal.SIGUSR1)
-    Lifeline(worker, invitation, input_is_lifeline).start()
+    Lifeline(worker, invitation, input_is_lifeline, exit_without_head).start()
     worker.run()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -60,7 +77,7 @@ def _find_head(invitation: Invitation) -> str:
     except ValueError as error:
         raise SystemExit(f"clusterenv worker: {error}") from None
     except OSError as error:
-        raise SystemExit(
+        raise NoHeadError(
             f"clusterenv worker: no head at {address} for lease_s={lease_s:g}: {error}"
         ) from None
 
@@ -100,7 +117,7 @@ def _parse(data: bytes, source: str) -> Invitation:
 
 def _read_key_file(path: Path) -> bytes:
     try:
-        if path.stat().st_mode & 0o077:
+        if _others_can_read(path):
             raise SystemExit(
                 f"clusterenv worker: {path} can be read by others: chmod 600 {path}, and start the "
                 "run again, since its key may have been seen"
@@ -108,6 +125,13 @@ def _read_key_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise SystemExit(f"clusterenv worker: cannot read the key file: {error}") from None
+
+
+def _others_can_read(path: Path) -> bool:
+    found = path.stat()
+    # Kubernetes hands a Secret to a user other than root as a file of root's, by its group.
+    by_group = found.st_uid == 0 != os.getuid() and found.st_gid in {os.getgid(), *os.getgroups()}
+    return bool(found.st_mode & (0o037 if by_group else 0o077))
 
 
 def _read_line(fd: int) -> bytes:

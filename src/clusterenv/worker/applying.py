@@ -15,8 +15,12 @@ from clusterenv.worker.introduction import hello
 _POLL_S = 0.5
 
 
+class NoHeadError(SystemExit):
+    """There is no head any more, or not for this ticket; nothing is wrong here."""
+
+
 def apply(ticket: Invitation) -> Invitation:
-    """Wait for a place, as a spare if need be; SystemExit without a head for ``lease_s``."""
+    """Wait for a place, as a spare if need be; NoHeadError after ``lease_s`` without."""
     while True:
         socket = WorkerSocket(ticket)
         try:
@@ -48,12 +52,12 @@ def _wait_for_place(socket: WorkerSocket, ticket: Invitation) -> Invitation | No
             case Contact.BROKEN:
                 return None
             case Contact.REFUSED:
-                raise SystemExit(
+                raise NoHeadError(
                     f"clusterenv worker: the head at {ticket.address} refused the key: it belongs "
                     "to another run, or to one that is over"
                 )
             case Contact.NOT_YET if time.monotonic() > deadline:
-                raise SystemExit(
+                raise NoHeadError(
                     f"clusterenv worker: no head at {ticket.address} for lease_s="
                     f"{ticket.lease_s:g}: {why_unreachable(ticket.address)}"
                 )

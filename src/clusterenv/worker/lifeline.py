@@ -34,8 +34,15 @@ class Lifeline(threading.Thread):
     Where standard input is not the head's, the connection alone says whether the head is there.
     """
 
-    def __init__(self, worker: Worker, invitation: Invitation, watch_input: bool) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        invitation: Invitation,
+        watch_input: bool,
+        exit_without_head: int = EXIT_HEAD_GONE,
+    ) -> None:
         super().__init__(name="lifeline", daemon=True)
+        self._exit_without_head = exit_without_head
         self._watch_input = watch_input
         self._worker = worker
         self._invitation = invitation
@@ -48,7 +55,7 @@ class Lifeline(threading.Thread):
             faulthandler.dump_traceback_later(self._allowed_s() + _TICK_S, exit=True)
             self._wait_for_end_of_input(_TICK_S)
             if self._watch_input and os.getppid() != self._parent:
-                self._end("the process that started this worker is gone", EXIT_HEAD_GONE)
+                self._end("the process that started this worker is gone")
             self._check_connection()
             self._check_progress()
 
@@ -58,7 +65,7 @@ class Lifeline(threading.Thread):
             return
         readable, _, _ = select.select([0], [], [], seconds)
         if readable and not os.read(0, 4096):
-            self._end("the head is gone: standard input was closed", EXIT_HEAD_GONE)
+            self._end("the head is gone: standard input was closed")
 
     def _check_connection(self) -> None:
         now, lease_s = time.monotonic(), self._invitation.lease_s
@@ -69,13 +76,13 @@ class Lifeline(threading.Thread):
                 self._in_contact_at = now
             case Contact.REFUSED:
                 reason = "another worker has its place, or the run is over"
-                self._end(f"the head at {address} refused its key: {reason}", EXIT_HEAD_GONE)
+                self._end(f"the head at {address} refused its key: {reason}")
             # It may just have been told to close, and is at it.
             case Contact.BROKEN if without_s > _LEFT_OF_LEASE * lease_s:
-                self._end(f"the connection to the head at {address} broke", EXIT_HEAD_GONE)
+                self._end(f"the connection to the head at {address} broke")
             case Contact.NOT_YET if without_s > lease_s:
                 reason = f"no head at {address} for lease_s={lease_s:g}"
-                self._end(f"{reason}: {why_unreachable(address)}", EXIT_HEAD_GONE)
+                self._end(f"{reason}: {why_unreachable(address)}")
 
     def _allowed_s(self) -> float:
         """How long the GIL may be held: as long as the worker may take for what it does now."""
@@ -94,7 +101,8 @@ class Lifeline(threading.Thread):
                 EXIT_HUNG,
             )
 
-    def _end(self, reason: str, code: int) -> None:
+    def _end(self, reason: str, code: int | None = None) -> None:
+        code = self._exit_without_head if code is None else code
         print(f"clusterenv worker ends: {reason}", file=sys.stderr, flush=True)
         if code == EXIT_HEAD_GONE and _leads_its_group():
             # What an env started goes too; nobody is left to read an exit code.
