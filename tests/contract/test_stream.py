@@ -103,7 +103,7 @@ def test_a_slow_learner_bounds_what_is_in_flight(envs, num_steps_of_envs, in_fli
     with closing(envs.stream(T, in_flight)) as stream:
         for _, expected in learn_slowly(stream, num_steps_of_envs, in_flight):
             assert num_steps_of_envs() == expected
-            assert len(envs._head._parts) <= in_flight * WORKERS
+            assert len(envs._head.collector._parts) <= in_flight * WORKERS
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

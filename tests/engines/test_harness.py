@@ -172,7 +172,7 @@ with SlurmCluster(2) as cluster:
     cluster.run(["sbatch", "--export=NONE", "-N2", "-o/dev/null", "--wrap", "srun /bin/sleep 600"])
     def tasks():
         return [pid for node in cluster.nodes for pid in cluster[node].processes("/sleep 600")]
-    wait_until(lambda: len(tasks()) == 2, "two tasks", 20.0)
+    wait_until(lambda: len(tasks()) == 2, "two tasks", 60.0)
     print(cluster.hosts.claim.folder, *tasks(), flush=True)
     time.sleep(600)
 """

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from clusterenv.errors import ProtocolError
 from clusterenv.head.batch import Batch
 from clusterenv.head.crew import Crew
 from clusterenv.head.exchange import Exchange, Flight
@@ -131,8 +132,16 @@ class Collector:
     def _check(self, part: FragmentPart) -> None:
         newest = self._crew.publisher.newest
         assert newest is not None
-        versions = range(newest.policy_since, newest.version + 1)
-        self._scrutiny.check_part(part, self._num_steps, versions, self._parts)
+        self._scrutiny.check_part(part, self._num_steps, newest.version)
+        same_policy = [p for p in (part, *self._parts) if p.version >= newest.policy_since]
+        if self._credits or part not in same_policy:
+            return
+        if not self._scrutiny.fit_together(part, same_policy):
+            # Nobody knows who is right: the others are asked again.
+            for other in same_policy[1:]:
+                self._parts.remove(other)
+                self._collect(self._roster.owner_of(other.slots[0]), self._num_steps)
+            raise ProtocolError("its policy says other things than that of other workers")
 
     def collect_again(self, flights: Sequence[Flight], dealt_anew: bool) -> None:
         """These fragments will not come; ask whoever owns their slots now."""

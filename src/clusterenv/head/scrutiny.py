@@ -57,11 +57,9 @@ class Scrutiny:
     def __init__(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         self._observations, self._actions = leaves_of(observation_space), leaves_of(action_space)
 
-    def check_part(
-        self, part: FragmentPart, num_steps: int, versions: range, others: Iterable[FragmentPart]
-    ) -> None:
-        """A fragment of so many steps by one of ``versions``, to be joined with ``others``."""
-        if not 1 <= part.version < versions.stop:
+    def check_part(self, part: FragmentPart, num_steps: int, newest: int) -> None:
+        """A fragment of so many steps, by a version up to the newest."""
+        if not 1 <= part.version <= newest:
             raise ProtocolError(f"version {part.version} was never published")
         arrays, count = part.arrays, len(part.slots)
         ends = _array(arrays, "finals/steps").size
@@ -73,9 +71,10 @@ class Scrutiny:
         steps = arrays["finals/steps"]
         if not ((steps >= 0) & (steps < num_steps)).all():
             raise ProtocolError("finals of steps that are not in the fragment")
-        comparable = [other for other in others if {other.version, part.version} <= set(versions)]
-        if any(_signature(other.arrays) != _signature(arrays) for other in comparable):
-            raise ProtocolError("its policy says other things than that of other workers")
+
+    def fit_together(self, part: FragmentPart, others: Iterable[FragmentPart]) -> bool:
+        """Whether a fragment can be joined with others of the same policy."""
+        return all(_signature(other.arrays) == _signature(part.arrays) for other in others)
 
     def _expected(self, steps: int, count: int, ends: int) -> Expected:
         expected: Expected = {

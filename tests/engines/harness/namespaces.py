@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -72,7 +73,7 @@ class Hosts(Mapping[str, Host]):
 
     def address6(self, number: int) -> str:
         """The same as IPv6."""
-        return f"fd77:ce:{self.claim.number:x}::{number:x}"
+        return str(ipaddress.ip_address(f"fd77:ce:{self.claim.number:x}::{number:x}"))
 
     def cut(self, name: str) -> None:
         """From now on all that goes to or from this host is lost, silently."""
