@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import heapq
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -126,13 +127,14 @@ def restart_seed(run_seed: int, slot: int, incarnation: int) -> int:
     return int(np.random.SeedSequence((run_seed, slot, incarnation)).generate_state(1)[0])
 
 
-def shares(total: int, weights: Sequence[float]) -> list[int]:
-    """``total`` in whole parts in proportion to ``weights``, each at least 1."""
-    spare = total - len(weights)
-    quotas = [spare * weight / sum(weights) for weight in weights]
-    parts = [int(quota) for quota in quotas]
-    # What is left goes to the largest remainders, the first ones of equals.
-    by_remainder = sorted(range(len(weights)), key=lambda i: parts[i] - quotas[i])
-    for i in by_remainder[: spare - sum(parts)]:
-        parts[i] += 1
-    return [1 + part for part in parts]
+def shares(total: int, speeds: Sequence[float]) -> list[int]:
+    """``total`` in whole parts, each at least 1, so that the slowest is done as soon as can be."""
+    parts = [1] * len(speeds)
+    # Each goes where it would be done first; to the first ones of equals.
+    queue = [(2 / speed, index) for index, speed in enumerate(speeds)]
+    heapq.heapify(queue)
+    for _ in range(total - len(speeds)):
+        _, index = queue[0]
+        parts[index] += 1
+        heapq.heapreplace(queue, ((parts[index] + 1) / speeds[index], index))
+    return parts
