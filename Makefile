@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check format test test-full test-kubernetes demo bench bench-rollout experiments chaos pictures clean
+.PHONY: setup check format test test-full test-kubernetes demo bench bench-rollout bench-scale experiments chaos pictures clean
 
 setup: $(VENV)/installed
 
@@ -45,6 +45,10 @@ bench: $(VENV)/installed-bench  ## compare with peers; run it alone on the machi
 	$(BIN)/python benchmarks/step_throughput.py
 	$(BIN)/python benchmarks/open_close.py
 	$(BIN)/python benchmarks/profile_step.py
+
+bench-scale: setup  ## what workers, fragments and pulls cost one head; unequal workers
+	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/uneven_workers.py
 
 bench-rollout: $(VENV)/installed-bench  ## policies on workers, against RLlib and TorchRL
 	benchmarks/peers/install.sh

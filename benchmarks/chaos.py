@@ -220,7 +220,10 @@ def main() -> None:
         "What came of it": report.table(("", ""), rows_of(books)),
         "Machine": report.facts(machine),
     }
-    report.publish("chaos", sections, {"machine": machine, **asdict(books)}, None)
+    # JSON has no NaN.
+    returns = [mean if np.isfinite(mean) else None for mean in books.returns]
+    numbers = {"machine": machine, **asdict(books), "returns": returns}
+    report.publish("chaos", sections, numbers, None)
 
 
 if __name__ == "__main__":

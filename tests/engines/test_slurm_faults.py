@@ -90,6 +90,21 @@ def test_a_killed_node_is_replaced_by_another(slurm):
         assert node_of(slurm, run.envs.call("pid")[4]) != node
 
 
+def test_a_worker_whose_slurmd_is_killed_goes_on_until_slurm_gives_its_node_up(slurm):
+    with running() as run:
+        pid = run.envs.call("pid")[4]
+        node = node_of(slurm, pid)
+        slurm.kill_slurmd(node)
+        run.rollout(3)
+        assert run.followed.restarts == 0
+        run.rollout_until(lambda: run.members[1].incarnation == 1, 60.0)
+        run.rollout(2)
+        assert run.followed.restarts == 2
+        # Slurm cannot end it any more; without the head it ends itself.
+        assert eventually(lambda: not is_alive(pid), 2 * LEASE_S)
+    assert eventually(lambda: not slurm.jobs())
+
+
 def test_a_worker_on_a_node_that_is_cut_off_is_replaced_and_ends_by_its_lease(slurm):
     with running() as run:
         pid = run.envs.call("pid")[4]
@@ -148,7 +163,8 @@ def test_a_run_goes_on_while_the_controller_is_away(slurm):
 def test_preempted_workers_hand_over(slurm):
     with running(partition="low") as run:
         node = node_of(slurm, run.envs.call("pid")[4])
-        slurm.run(["sbatch", "-p", "urgent", "-w", node, "--exclusive", "--wrap", "sleep 30"])
+        urgent = ["sbatch", "-p", "urgent", "-w", node, "--exclusive", "-o", "/dev/null"]
+        slurm.run([*urgent, "--wrap", "sleep 30"])
         run.rollout_until(lambda: run.members[1].incarnation, 30.0)
         run.rollout(2)
         assert run.followed.restarts == 2
