@@ -23,6 +23,7 @@ from tests.kubernetes.kubelet_volumes import mounts_of, write_volumes
 
 NO_IMAGE = "registry.example/no-such-image"
 POLL_S = 0.1
+SECRETS = Path("/var/run/secrets")
 
 
 class Kubelet:
@@ -52,6 +53,8 @@ class Kubelet:
             process.kill()
         self._logs.close()
         self._core.delete_node(self.name)
+        with contextlib.suppress(OSError):
+            SECRETS.rmdir()
 
     def log_of(self, pod):
         """The file that holds a pod's output."""
@@ -162,7 +165,7 @@ class Process:
     """The process of a pod's container: the first one in its own namespaces."""
 
     def __init__(self, name, command, mounts, user, environment, log):
-        steps = [f"hostname {shlex.quote(name)}", "mount -t tmpfs none /var/run/secrets"]
+        steps = [f"hostname {shlex.quote(name)}", f"mount -t tmpfs none {SECRETS}"]
         for source, target in mounts:
             steps.append(f"mkdir -p {target} && mount --bind {source} {target}")
         # It may see all files, since the project's python may be where only root can go.
@@ -170,7 +173,7 @@ class Process:
         as_user = f"setpriv --reuid={user} --regid={user} --clear-groups {see}" if user else ""
         script = " && ".join([*steps, f'exec {as_user} "$@"'])
         isolated = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child"]
-        Path("/var/run/secrets").mkdir(exist_ok=True)
+        SECRETS.mkdir(exist_ok=True)
         with log.open("ab") as file:
             self._unshare = subprocess.Popen(
                 [*isolated, "--mount-proc", "sh", "-c", script, "sh", *command],

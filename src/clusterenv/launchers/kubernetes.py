@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import secrets
@@ -155,7 +156,8 @@ class KubernetesLauncher:
             run.open(orders[0].invitation)
             run.ask_for(workers)
         except KubernetesError as error:
-            self._remove(run)
+            with contextlib.suppress(KubernetesError):
+                run.remove()
             raise StartupError(f"cannot create a Job for workers: {error}") from error
         self._run = run
 
