@@ -133,12 +133,13 @@ class Collector:
         newest = self._crew.publisher.newest
         assert newest is not None
         self._scrutiny.check_part(part, self._num_steps, newest.version)
-        same_policy = [p for p in (part, *self._parts) if p.version >= newest.policy_since]
-        if self._credits or part not in same_policy:
+        if self._credits or part.version < newest.policy_since:
             return
-        if not self._scrutiny.fit_together(part, same_policy):
+        others = [other for other in self._parts if other.version >= newest.policy_since]
+        # They fit each other, or they would not be here.
+        if others and not self._scrutiny.fit_together(part, others[0]):
             # Nobody knows who is right: the others are asked again.
-            for other in same_policy[1:]:
+            for other in others:
                 self._parts.remove(other)
                 self._collect(self._roster.owner_of(other.slots[0]), self._num_steps)
             raise ProtocolError("its policy says other things than that of other workers")

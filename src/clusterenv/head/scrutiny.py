@@ -72,9 +72,9 @@ class Scrutiny:
         if not ((steps >= 0) & (steps < num_steps)).all():
             raise ProtocolError("finals of steps that are not in the fragment")
 
-    def fit_together(self, part: FragmentPart, others: Iterable[FragmentPart]) -> bool:
-        """Whether a fragment can be joined with others of the same policy."""
-        return all(_signature(other.arrays) == _signature(part.arrays) for other in others)
+    def fit_together(self, part: FragmentPart, other: FragmentPart) -> bool:
+        """Whether two fragments of the same policy can be joined."""
+        return _signature(part.arrays) == _signature(other.arrays)
 
     def _expected(self, steps: int, count: int, ends: int) -> Expected:
         expected: Expected = {
