@@ -10,6 +10,7 @@ encrypted tcp; only the head is measured. Results go to ``benchmarks/results/sca
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from functools import partial
 from pathlib import Path
@@ -103,8 +104,14 @@ def measure(num_workers: int, seconds: float, num_processes: int) -> dict[str, f
         row |= measure_rollouts(envs, policy, rows, seconds)
         row |= measure_stream(envs, policy, rows, seconds)
         row |= measure_steps(envs, seconds)
-        row |= {"rows_checked": rows.checked, "rows_wrong": rows.wrong}
+        row |= {"rows_checked": rows.checked, "rows_wrong": rows.wrong, "head_mb": memory_mb()}
     return row
+
+
+def memory_mb() -> float:
+    """The memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def timed(seconds: float, turn: Any) -> tuple[int, float, float]:

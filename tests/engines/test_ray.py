@@ -169,6 +169,13 @@ def test_the_head_may_be_on_any_node_of_the_cluster(ray_cluster, tmp_path):
 def test_the_head_may_be_outside_the_cluster(ray_cluster, tmp_path):
     outside = ray_cluster.outside.command([])
     source = HEAD.format(address=ray_cluster.client_address) + "envs.close()"
-    with HeadScript(tmp_path, source, outside) as head:
-        assert head.wait() == 0, head.report()
-        assert set(head.output.split()) == {"r1", "r2", "r3"}
+    for attempt in range(3):
+        (tmp_path / str(attempt)).mkdir()
+        with HeadScript(tmp_path / str(attempt), source, outside) as head:
+            code, report = head.wait(), head.report()
+            # Ray starts a server per client, and on a busy machine may give it up too early.
+            if "Starting Ray client server failed" not in report:
+                assert code == 0, report
+                assert set(head.output.split()) == {"r1", "r2", "r3"}
+                return
+    pytest.fail(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from tests.engines.harness.host import Host
 from tests.engines.harness.namespaces import Hosts
 from tests.engines.harness.packages import find, install
 from tests.engines.harness.slurm_conf import slurm_conf
-from tests.engines.harness.waiting import Daemon, accepts, run, wait_until
+from tests.engines.harness.waiting import Daemon, EngineError, accepts, run, wait_until
 
 START_S = 30.0
 USABLE = {"idle", "mixed", "allocated", "completing"}
@@ -116,9 +117,16 @@ class SlurmCluster:
         self.mend(node)
         if self._daemons[node].process.poll() is not None:
             self._start_slurmd(node)
-        if self.states()[node].strip("*") in {"down", "drained", "draining"}:
-            self.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
+        self._wait(lambda: self._resumed(node), f"{node} up again", deadline_s)
         self.wait_until_up(node, deadline_s=deadline_s)
+
+    def _resumed(self, node: str) -> bool:
+        """Whether the node needs no help any more; slurmd may register at that very moment."""
+        if self.states()[node].strip("*") not in {"down", "drained", "draining"}:
+            return True
+        with contextlib.suppress(EngineError):
+            self.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
+        return False
 
     def reset(self) -> None:
         """Mend all links, bring all nodes back, cancel all jobs and end what they left."""
