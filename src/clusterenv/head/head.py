@@ -91,8 +91,6 @@ class Head:
         self._arena: Arena | None = None
         self._packer = Packer(elsewhere=not launcher.spawns_here)
         blueprint = Blueprint(backend, autoreset_mode, sync_rule, trusted, self._packer)
-        for member in self.roster.members:
-            blueprint.build_for(member)
         self.crew = Crew(
             launcher,
             self.roster,
@@ -145,10 +143,12 @@ class Head:
     def _gather(self) -> None:
         """Wait for all workers, or for ``min_workers`` if no others come soon after these."""
         self._wait_for(self._has_built, "built their envs", self.roster.min_workers)
-        here = [member for member in self.roster.members if self._has_built(member)]
-        if len(here) < len(self.roster.members):
+        while len(here := self._here()) < len(self.roster.staffed):
             self._staffing.deal(here)
             self._wait_for(self._has_built, "built their envs")
+
+    def _here(self) -> list[Member]:
+        return [m for m in self.roster.staffed if self._has_built(m) and not m.gone]
 
     def _has_built(self, member: Member) -> bool:
         return member.index in self._exchange.description_by_member
@@ -181,6 +181,10 @@ class Head:
         )
         scrutiny = Scrutiny(observation_space, action_space)
         self.collector.agree(self._recovery, self.batch, scrutiny)
+        for member in self.roster.staffed:
+            if member.gone:
+                member.gone = False
+                self._lost(Loss(member, "it was lost while the run started", ()))
 
     def _map_arena(self, leaves: Sequence[Leaf]) -> Arena | None:
         fd = self.crew.arena_fd
@@ -204,7 +208,7 @@ class Head:
         deadline = time.monotonic() + timeout_s
         enough = enough or self.num_envs
         while late := [m for m in self.roster.staffed if not (m.gone or done(m))]:
-            num_done = len(self.roster.staffed) - len(late)
+            num_done = sum(not member.gone and done(member) for member in self.roster.staffed)
             if num_done >= enough:
                 deadline = min(deadline, time.monotonic() + _GRACE_FOR_LATE_S)
             remaining_s = deadline - time.monotonic()

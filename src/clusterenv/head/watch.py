@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from clusterenv.head.inbox import Inbox
 from clusterenv.launchers.base import THREAD_NAME, Launcher, Status
 
+_log = logging.getLogger("clusterenv")
 # What a worker said just before it ended may still be on its way.
 _DRAIN_S = 0.05
 _TICK_S = 0.1
@@ -66,7 +68,11 @@ class Watch(threading.Thread):
                 self._report(worker, f"{reason} ({engine})" if engine else reason)
 
     def _look(self) -> None:
-        self.status = self._launcher.status()
+        try:
+            self.status = self._launcher.status()
+        except Exception:  # without this thread, nobody would notice a lost worker any more
+            _log.warning("the launcher could not say how the workers are", exc_info=True)
+            return
         for worker, status in self.status.items():
             if status.ended:
                 self._report(worker, status.reason)
