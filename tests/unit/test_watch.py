@@ -1,7 +1,5 @@
 """A launcher that fails for a moment does not end the watch."""
 
-import time
-
 from clusterenv.head.inbox import Inbox
 from clusterenv.head.watch import Ended, Watch
 from clusterenv.launchers.base import Status
@@ -43,7 +41,6 @@ def test_a_broken_connection_is_reported_with_what_the_engine_says():
     watch = Watch(Knows(), inbox)
     watch.connection_broke("worker-0.0")
     watch.start()
-    start = time.monotonic()
     inbox.wait(20.0)
     watch.close()
     watch.join(20.0)
@@ -52,4 +49,3 @@ def test_a_broken_connection_is_reported_with_what_the_engine_says():
     assert worker == "worker-0.0"
     assert "its connection broke" in ended.reason
     assert "(on node n1)" in ended.reason
-    assert time.monotonic() - start < 20.0
