@@ -74,8 +74,9 @@ def publish(
     ]
     sections = {
         "What was done": f"`examples/ppo.py --env-id CartPole-v1 --launcher {engine} --num-workers "
-        f"{NODES} --num-envs 24 --num-minibatches 8 --gamma 0.98 --learning-rate 1e-3 --total-steps "
-        f"{numbers['asked_for']}`, on {NODES} nodes that are namespaces of one machine.",
+        f"{NODES} --num-envs 24 --num-minibatches 8 --gamma 0.98 --learning-rate 1e-3 "
+        f"--total-steps {numbers['asked_for']}`, on {NODES} nodes that are namespaces of one "
+        "machine.",
         "What came of it": report.table(("", ""), rows),
         "Machine": report.facts(machine),
     }
