@@ -241,12 +241,14 @@ def loss_of(
     return loss, scalars
 
 
-def train(args: Args, envs: ClusterEnv, progress: Progress) -> TorchPolicy:
+def train(
+    args: Args, envs: ClusterEnv, progress: Progress, make_agent: type[Agent] = Agent
+) -> TorchPolicy:
     """The learner: it never sees an environment, only rollouts."""
     # Networks this small are faster on one thread than on several.
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
-    agent = Agent(envs, args.hidden)
+    agent = make_agent(envs, args.hidden)
     policy = TorchPolicy(agent, stays_at_head=("critic",))
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
     envs.reset(seed=args.seed)

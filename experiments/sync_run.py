@@ -91,7 +91,7 @@ class Curve:
         """Nothing to show."""
 
 
-def run(args: ppo.Args, rule: str) -> dict[str, Any]:
+def run(args: ppo.Args, rule: str, make_agent: Any = ppo.Agent) -> dict[str, Any]:
     """Train and evaluate; everything worth keeping."""
     started = time.monotonic()
     with ClusterEnv(
@@ -104,7 +104,7 @@ def run(args: ppo.Args, rule: str) -> dict[str, Any]:
         shared_memory=False,
     ) as envs:
         curve = Curve()
-        policy = ppo.train(args, envs, curve)
+        policy = ppo.train(args, envs, curve, make_agent)
         # Evaluating pulls too: count before it.
         kept = _from_ledger(envs.ledger)
         episodes = envs.evaluate(policy, args.eval_episodes, seed=args.seed + 1_000_000)

@@ -16,6 +16,11 @@ AGE = "age"
 EVALUATION = "evaluation"
 """Not a rule's: ``evaluate`` always plays with the newest weights."""
 
+# A budget is kept over the whole run, not only from now on: what was spent too much while the
+# threshold was still too low is paid back, this share of it at each decision, up to so many pulls.
+_PAID_BACK = 0.1
+_MOST_OWED = 20.0
+
 
 @dataclass(frozen=True)
 class News:
@@ -187,6 +192,7 @@ class AdaptiveSync:
     _random: random.Random | None = field(default=None, init=False, repr=False, compare=False)
     _factor: float = field(default=1.0, init=False, repr=False, compare=False)
     _decided: News | None = field(default=None, init=False, repr=False, compare=False)
+    _overspent: float = field(default=0.0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, ok in (
@@ -266,5 +272,8 @@ class AdaptiveSync:
         if self.budget is None or before is None or before.newest == news.newest:
             return
         decision = Decision(news, pulled, news.newest - before.newest, news.time_s - before.time_s)
-        self.threshold *= math.exp(self.gain * self.budget.excess(decision))
+        excess = self.budget.excess(decision)
+        # Bounded: where max_lag makes a budget impossible, the debt must not grow for ever.
+        self._overspent = min(max(self._overspent + excess, -_MOST_OWED), _MOST_OWED)
+        self.threshold *= math.exp(self.gain * (excess + _PAID_BACK * self._overspent))
         self.threshold = min(max(self.threshold, 1e-8), 1e3)

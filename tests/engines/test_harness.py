@@ -167,11 +167,13 @@ def test_two_at_once_and_nothing_is_left(harness):
 OWNER = """
 import time
 from tests.engines.harness import SlurmCluster
+from tests.engines.harness.runs import cmdline
 from tests.engines.harness.waiting import wait_until
 with SlurmCluster(2) as cluster:
     cluster.run(["sbatch", "--export=NONE", "-N2", "-o/dev/null", "--wrap", "srun /bin/sleep 600"])
     def tasks():
-        return [pid for node in cluster.nodes for pid in cluster[node].processes("/sleep 600")]
+        found = [pid for node in cluster.nodes for pid in cluster[node].processes("/sleep 600")]
+        return [pid for pid in found if "srun" not in cmdline(pid)]
     wait_until(lambda: len(tasks()) == 2, "two tasks", 60.0)
     print(cluster.hosts.claim.folder, *tasks(), flush=True)
     time.sleep(600)
