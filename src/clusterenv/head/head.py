@@ -365,6 +365,8 @@ class Head:
         if self._recovery is None:
             self._lost_at_the_start(loss)
             return
+        if self._arena is not None:
+            self._arena.expect_no_answer(loss.member.slots)
         num_deals = self._staffing.num_deals
         if collects := self._recovery.lost(loss):
             self.collector.collect_again(collects, self._staffing.num_deals > num_deals)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import zmq
@@ -12,13 +12,16 @@ from clusterenv.wire import bell
 from clusterenv.wire.codec import Buffer, decode, encode
 from clusterenv.wire.frame_buffer import FrameWriter
 from clusterenv.wire.invitation import SharedDescriptors
-from clusterenv.wire.messages import Message, Reply, Warned
+from clusterenv.wire.messages import Message, Reply, Stepped, Warned
 from clusterenv.wire.shared_memory import Mailbox
 from clusterenv.wire.worker_channel import WorkerSocket
 
 # Longer than the head takes between two steps, and than one worker waits for another.
 SPIN_S = 2e-3
 _LOOK_AT_SOCKET_EVERY_S = 0.02
+
+Done = Callable[[], bool]
+"""Notes that this worker is done; whether all are."""
 
 
 class Channel(Protocol):
@@ -49,10 +52,24 @@ class SharedChannel:
 
     def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
         """Send replies through shared memory, if there is room, and warnings not after them."""
-        if isinstance(message, Reply | Warned) and self._share(message, frames):
+        if self._leave(message, frames):
             bell.ring(self._head_bell_fd)
-        else:
-            self._socket.send(message, frames)
+
+    def send_in_lockstep(self, reply: Stepped, frames: Sequence[Buffer], done: Done) -> None:
+        """Answer what all were asked; who is the last to do so wakes the head.
+
+        It waits for everybody: awake, it would take a core from those who are still at work.
+        """
+        shared, last = self._leave(reply, frames), done()
+        if shared and last:
+            bell.ring(self._head_bell_fd)
+
+    def _leave(self, message: Message, frames: Sequence[Buffer]) -> bool:
+        """Send it; whether it lies in shared memory, where the head has to look for it."""
+        if isinstance(message, Reply | Warned) and self._share(message, frames):
+            return True
+        self._socket.send(message, frames)
+        return False
 
     def _share(self, message: Message, frames: Sequence[Buffer]) -> bool:
         header = encode(message)

@@ -13,6 +13,7 @@ import mmap
 import os
 import platform
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from clusterenv.wire.codec import Array
-from clusterenv.wire.spaces import Leaf
+from clusterenv.wire.spaces import Leaf, rows_of
 
 AVAILABLE = hasattr(os, "memfd_create") and hasattr(os, "eventfd")
 
@@ -169,13 +170,18 @@ class Mailbox:
 
 
 class Arena:
-    """The arrays of all slots: actions, observation leaves, rewards, flags; a row per slot."""
+    """The arrays of all slots: actions, observation leaves, rewards, flags; a row per slot.
+
+    And the last request that each slot's worker has answered, see :meth:`note_answer`.
+    """
 
     def __init__(self, fd: int, num_envs: int, action: Leaf | None, leaves: Sequence[Leaf]) -> None:
         size = self.size_of(num_envs, action, leaves)
         self._memory = memoryview(mmap.mmap(fd, size))
         self._offset = 0
         self._num_envs = num_envs
+        self._fence = threading.Lock()
+        self._answered = self._take(np.dtype(np.int64), ())
         self.rewards = self._take(np.dtype(np.float64), ())
         self.terminated = self._take(np.dtype(np.bool_), ())
         self.truncated = self._take(np.dtype(np.bool_), ())
@@ -199,6 +205,20 @@ class Arena:
             self._action_views[dtype] = rows.reshape(self._num_envs, *self._action_shape)
         return self._action_views[dtype]
 
+    def note_answer(self, slots: Sequence[int], request: int) -> bool:
+        """The worker of ``slots`` has answered ``request``; whether all others have as well.
+
+        Not always to be had: True, then, which costs the head a glance too many.
+        """
+        self._answered[rows_of(slots)] = request
+        # Two that answer at once must see each other: a lock orders the writing and the reading.
+        with self._fence:
+            return not MAY_SPIN or bool(self._answered.min() >= request)
+
+    def expect_no_answer(self, slots: Sequence[int]) -> None:
+        """The worker of ``slots`` is gone: let nobody think that it will be the last to answer."""
+        self._answered[rows_of(slots)] = np.iinfo(np.int64).max
+
     def _take(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         count = self._num_envs * math.prod(shape)
         array = np.ndarray(
@@ -210,7 +230,7 @@ class Arena:
     @staticmethod
     def size_of(num_envs: int, action: Leaf | None, leaves: Sequence[Leaf]) -> int:
         """Bytes that such an arena takes."""
-        rows = [8, 1, 1, *(_row_bytes(leaf) for leaf in leaves)]
+        rows = [8, 8, 1, 1, *(_row_bytes(leaf) for leaf in leaves)]
         if action is not None:
             rows.append(_action_row_bytes(action))
         return sum(_aligned(num_envs * row) for row in rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clusterenv.stopwatch import Stopwatch
-from clusterenv.wire.channel import Channel
+from clusterenv.wire.channel import Channel, SharedChannel
 from clusterenv.worker.acting import Acting
 from clusterenv.worker.rows import Rows
 from clusterenv.worker.stepper import Stepper
@@ -18,6 +18,8 @@ def start(
     watch = Stopwatch("other")
     watch.attach(channel, "recv", "idle")
     watch.attach(channel, "send", "serialise")
+    if isinstance(channel, SharedChannel):
+        watch.attach(channel, "send_in_lockstep", "serialise")
     for method in ("reset", "step", "step_for_rollout"):
         watch.attach(stepper, method, "env")
     if rows is not None:

@@ -11,6 +11,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from gymnasium import Space
@@ -250,7 +251,7 @@ class Worker:
         slots = message.slots if message.slots is not None else self._slots
         outcome = self._envs.step(slots, self._actions(message, slots, frames))
         self._current = outcome if message.slots is None or slots == self._slots else None
-        self._answer(message.request, slots, outcome)
+        self._answer(message.request, slots, outcome, in_lockstep=message.slots is None)
 
     def _actions(self, message: Step, slots: tuple[int, ...], frames: list[Buffer]) -> Any:
         if message.actions is None:
@@ -278,12 +279,17 @@ class Worker:
         slots: tuple[int, ...],
         outcome: Outcome,
         acted: dict[str, Any] | None = None,
+        in_lockstep: bool = False,
     ) -> None:
         assert self._rows is not None
         reply, frames = self._rows.reply(request, slots, outcome)
         if acted is not None:
             reply.acted = pack(acted, allow_pickle=False)
-        self._channel.send(reply, frames)
+        if in_lockstep and self._arena is not None and isinstance(self._channel, SharedChannel):
+            done = partial(self._arena.note_answer, slots, request)
+            self._channel.send_in_lockstep(reply, frames, done)
+        else:
+            self._channel.send(reply, frames)
 
     def _return(self, request: int, values: list[Any]) -> None:
         self._channel.send(Returned(request, pack(values, allow_pickle=self._trusted)))
@@ -313,7 +319,7 @@ class Worker:
             # Where the episode had ended before, this step only reset: what the policy made of
             # the final observation must not reach the new episode.
             acting.note_ends(current)
-        self._answer(message.request, self._slots, self._current, acted)
+        self._answer(message.request, self._slots, self._current, acted, in_lockstep=True)
 
     def _evaluate(self, message: Evaluate) -> None:
         assert self._acting is not None
@@ -358,6 +364,9 @@ class Worker:
                 "" if action is None else _text(lambda: repr(action)),
             )
         )
+        if self._arena is not None:
+            # The others need not think that this worker will be the last to answer.
+            self._arena.note_answer(self._slots, request)
 
     def leave_on(self, *signals: signal.Signals) -> None:
         """Ask the head to take the slots back when one of these arrives; it then says Close."""
