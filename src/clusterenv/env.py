@@ -1,33 +1,23 @@
-"""ClusterEnv: Gymnasium's words → the head's words."""
+"""ClusterEnv: the face. Partial batches and policies; Gymnasium's own calls are its base."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from operator import index
 from typing import Any, TypeVar
 
-import gymnasium
 import numpy as np
 from gymnasium import Space
-from gymnasium.error import ClosedEnvironmentError
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 
 from clusterenv.agreement import agree_on_spaces
 from clusterenv.arguments import (
     Seed,
-    actions_by_row,
     distinct_slots,
-    seed_by_slot,
-    slots_to_reset,
-    values_by_slot,
 )
 from clusterenv.backends.base import Backend
 from clusterenv.backends.gymnasium import EnvFactory, EnvWrapper
-from clusterenv.call_state import Call, CallState
+from clusterenv.call_state import Call
 from clusterenv.construction import (
     choose_backend,
     choose_launcher,
@@ -45,7 +35,6 @@ from clusterenv.ledger import Ledger
 from clusterenv.partial_batches import PartialBatches
 from clusterenv.policies.base import Policy
 from clusterenv.policies.encoding import Encoding, check_encoding
-from clusterenv.randomness import fresh_seed
 from clusterenv.rollout import (
     Episodes,
     Fragment,
@@ -55,23 +44,13 @@ from clusterenv.rollout import (
     episodes_by_slot,
 )
 from clusterenv.sync import EveryVersion, SyncRule
+from clusterenv.vector_env import RemoteVectorEnv, StepResult
 from clusterenv.wire.addresses import Reach
-
-_RESERVED = ("reset", "step", "close", "_setattr", "_check_spaces")
-
 
 _AnyFragment = TypeVar("_AnyFragment", bound=Fragment)
 
-StepResult = tuple[
-    Any,
-    np.ndarray[Any, np.dtype[np.float64]],
-    np.ndarray[Any, np.dtype[np.bool_]],
-    np.ndarray[Any, np.dtype[np.bool_]],
-    dict[str, Any],
-]
 
-
-class ClusterEnv(VectorEnv[Any, Any, Any]):
+class ClusterEnv(RemoteVectorEnv):
     """A Gymnasium vector env whose environments run in worker processes.
 
     Args:
@@ -147,20 +126,20 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         **kwargs: Any,
     ) -> None:
         self.closed = True
-        backend, self.num_envs, self.spec = choose_backend(env, num_envs, wrappers, kwargs)
+        backend, num_envs, self.spec = choose_backend(env, num_envs, wrappers, kwargs)
         launcher = choose_launcher(launcher)
-        self.num_workers = choose_num_workers(num_workers, self.num_envs, launcher)
+        self.num_workers = choose_num_workers(num_workers, num_envs, launcher)
         self._workers_are_here = launcher.spawns_here
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.observation_mode = observation_mode
-        self.shared_memory, self.copy = shared_memory, copy
+        self.shared_memory = shared_memory
         check_encoding(encoding)
-        self.batch_size = self.num_envs if batch_size is None else batch_size
-        if not 1 <= self.batch_size <= self.num_envs:
-            raise ValueError(f"batch_size={batch_size} must be between 1 and {self.num_envs=}")
-        self._head = Head(
+        self.batch_size = num_envs if batch_size is None else batch_size
+        if not 1 <= self.batch_size <= num_envs:
+            raise ValueError(f"batch_size={batch_size} must be between 1 and num_envs={num_envs}")
+        head = Head(
             backend,
-            self.num_envs,
+            num_envs,
             self.num_workers,
             launcher,
             self.autoreset_mode,
@@ -179,10 +158,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             choose_min_workers(min_workers, self.num_workers),
             balance,
         )
-        self._owner_pid = os.getpid()
-        self._end_of_life = weakref.finalize(self, _close_abandoned, self._head, self._owner_pid)
-        self._state = CallState()
-        self._run_seed = fresh_seed()
+        super().__init__(head, copy)
         self._wrapped_module: tuple[Any, Policy] | None = None
         try:
             self._settle(observation_mode)
@@ -209,40 +185,6 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         self._head.agree(self.single_observation_space, self.single_action_space)
         self._partial = PartialBatches(self._head, self.batch_size, agreed.steps_together)
 
-    # Reset.
-
-    def reset(
-        self, *, seed: Seed = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset all envs, or those of ``options["reset_mask"]``; slot *i* gets ``seed + i``."""
-        self.reset_async(seed=seed, options=options)
-        return self.reset_wait()
-
-    def reset_async(self, seed: Seed = None, options: dict[str, Any] | None = None) -> None:
-        """Start a reset; :meth:`reset_wait` gets its result."""
-        self._assert_is_running()
-        seeds = self._take_seed(seed)
-        self._leave_partial_batches()
-        self._state.assert_nothing_pending("reset_async", full_stop="")
-        slots, options = slots_to_reset(options, self.num_envs)
-        self._head.reset(slots, [seeds[slot] for slot in slots], options, self._run_seed)
-        self._state.pending = Call.RESET
-        self._state.resets_all = len(slots) == self.num_envs
-
-    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """The result of :meth:`reset_async`; ``multiprocessing.TimeoutError`` after ``timeout``."""
-        self._wait(Call.RESET, timeout)
-        self._state.has_reset = True
-        self._state.has_stepped = self._state.has_stepped and not self._state.resets_all
-        batch = self._head.batch
-        return batch.observations(self.copy), batch.take_infos(self._add_info)
-
-    def _take_seed(self, seed: Seed) -> list[int | None]:
-        seeds = seed_by_slot(seed, self.num_envs)
-        if seeds[0] is not None:
-            self._run_seed = abs(seeds[0]) % 2**63
-        return seeds
-
     # Step.
 
     def step(self, actions: Any) -> StepResult:
@@ -253,29 +195,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """
         if hasattr(actions, "act") or hasattr(actions, "state_dict"):
             return self._step_with(actions)
-        self.step_async(actions)
-        return self.step_wait()
-
-    def step_async(self, actions: Any) -> None:
-        """Start a step; :meth:`step_wait` gets its result."""
-        self._assert_is_running()
-        self._state.assert_nothing_pending("step_async")
-        self._state.assert_has_reset("step")
-        self._head.step_all(self._by_row(actions, self.num_envs))
-        self._state.has_stepped = True
-        self._state.pending = Call.STEP
-
-    def step_wait(self, timeout: float | None = None) -> StepResult:
-        """The result of :meth:`step_async`; ``multiprocessing.TimeoutError`` after ``timeout``."""
-        self._wait(Call.STEP, timeout)
-        batch = self._head.batch
-        return (
-            batch.observations(self.copy),
-            batch.rewards.copy(),
-            batch.terminated.copy(),
-            batch.truncated.copy(),
-            batch.take_infos(self._add_info),
-        )
+        return super().step(actions)
 
     def _step_with(self, policy: Any) -> StepResult:
         self._assert_is_running()
@@ -288,11 +208,6 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         *result, infos = self.step_wait()
         infos.update(self._head.collector.take_acted())
         return *result, infos
-
-    def _by_row(self, actions: Any, count: int) -> Any:
-        return actions_by_row(
-            actions, count, self._head.action_leaf, self.single_action_space, self.action_space
-        )
 
     # Partial batches.
 
@@ -377,7 +292,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         num_steps = self._begin_collecting("rollout", num_steps)
         wait_num = self.num_envs if wait_num is None else index(wait_num)
         if not 1 <= wait_num <= self.num_envs:
-            raise ValueError(f"wait_num={wait_num} must be between 1 and {self.num_envs=}")
+            raise ValueError(f"wait_num={wait_num} must be between 1 and num_envs={self.num_envs}")
         self.publish(policy)
         collector = self._head.collector
         collector.collect(num_steps)
@@ -489,140 +404,3 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         if self._wrapped_module is None or self._wrapped_module[0] is not policy:
             self._wrapped_module = policy, wrap_module(policy)
         return self._wrapped_module[1]
-
-    # Everything else that Gymnasium's vector envs can do.
-
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of each env, or read an attribute."""
-        self.call_async(name, *args, **kwargs)
-        return self.call_wait()
-
-    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
-        """Start a call; :meth:`call_wait` gets its results."""
-        self._assert_is_running()
-        self._state.assert_nothing_pending("call_async")
-        if name in _RESERVED:
-            raise ValueError(
-                f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
-            )
-        self._head.call(name, args, kwargs)
-        self._state.pending = Call.CALL
-
-    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """The results of :meth:`call_async`, one per slot."""
-        self._wait(Call.CALL, timeout)
-        return self._head.take_values()
-
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute of each env."""
-        return self.call(name)
-
-    def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of each env: one value per slot if a list or tuple, else the same."""
-        self._assert_is_running()
-        by_slot = values_by_slot(values, self.num_envs)
-        self._state.assert_nothing_pending("set_attr")
-        self._head.set_attr(name, by_slot)
-        self._head.wait_until_idle(None)
-        self._head.take_values()
-
-    def render(self) -> tuple[Any, ...]:
-        """What each env renders."""
-        return self.call("render")
-
-    @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The seed of each env's random number generator."""
-        return self.get_attr("np_random_seed")
-
-    @property  # type: ignore[misc]
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """A copy of each env's random number generator."""
-        return self.get_attr("np_random")
-
-    # Ending.
-
-    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Close the envs and end the workers; called by :meth:`close`.
-
-        Args:
-            timeout: How long a pending call and the workers may take before they are ended.
-            terminate: End the workers at once; their envs do not get to close.
-        """
-        if os.getpid() != self._owner_pid:
-            return
-        if self._profiler is not None and not terminate:
-            self._profiler.tell()
-        grace_s = _CLOSE_GRACE_S if timeout is None else timeout
-        pending = self._state.pending
-        if pending in (Call.RESET, Call.STEP, Call.CALL, Call.ROLLOUT):
-            gymnasium.logger.warn(
-                f"Calling `close` while waiting for a pending call to `{pending.value}` "
-                "to complete."
-            )
-            terminate = terminate or not self._finish_pending(timeout)
-        self._end_of_life.detach()
-        self._head.close(0.0 if terminate else grace_s)
-
-    def _finish_pending(self, timeout: float | None) -> bool:
-        try:
-            return self._head.wait_until_idle(timeout)
-        except Exception as error:
-            gymnasium.logger.warn(f"The pending call failed: {error!r}")
-            return True
-
-    def __enter__(self) -> ClusterEnv:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close(terminate=exception[0] is not None)
-
-    # Checks.
-
-    def _assert_is_running(self) -> None:
-        if self.closed:
-            raise ClosedEnvironmentError(
-                f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
-            )
-        if os.getpid() != self._owner_pid:
-            raise ClosedEnvironmentError(
-                f"this {type(self).__name__} belongs to process {self._owner_pid}: a forked child "
-                "cannot use it, make one of its own"
-            )
-
-    def _leave_partial_batches(self) -> None:
-        if self._state.pending is Call.PARTIAL_BATCHES:
-            self._head.wait_until_idle(None)
-            self._head.abandon()
-            self._state.pending = Call.NOTHING
-
-    def _wait(self, call: Call, timeout: float | None) -> None:
-        self._assert_is_running()
-        self._state.assert_pending(call)
-        with self._finishing(call):
-            done = self._head.wait_until_idle(timeout)
-        if not done:
-            self._head.abandon()
-            raise multiprocessing.TimeoutError(
-                f"The call to `{call.value}_wait` has timed out after {timeout} second(s)."
-            )
-
-    @contextmanager
-    def _finishing(self, call: Call) -> Iterator[None]:
-        """Wait for ``call`` here; if that fails, forget it."""
-        self._state.pending = Call.NOTHING
-        try:
-            yield
-        except BaseException:
-            self._state.has_reset = self._state.has_reset and call is Call.CALL
-            self._head.abandon()
-            raise
-
-
-_CLOSE_GRACE_S = 5.0
-
-
-def _close_abandoned(head: Head, owner_pid: int) -> None:
-    # A forked child of the head inherits this object, but not the run.
-    if os.getpid() == owner_pid:
-        head.close_from_any_thread()
