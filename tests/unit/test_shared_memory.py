@@ -207,6 +207,16 @@ def test_no_array_of_an_arena_overlaps_another(num_envs, action, leaves):
         assert (array == pattern).all()
 
 
+def test_only_the_last_to_answer_sees_that_all_have():
+    head, one, other = open_arena(4, None, [], maps=3)
+    for request in (1, 2):
+        assert not one.note_answer((0, 2), request)
+        assert other.note_answer((1, 3), request)
+    # The other one is lost, and nobody waits for it.
+    head.expect_no_answer((1, 3))
+    assert one.note_answer((0, 2), 3)
+
+
 @given(st.integers(1, 9), st.lists(array_leaves | object_leaves, max_size=4))
 def test_observations_have_a_row_per_slot_of_their_leaf(num_envs, leaves):
     (arena,) = open_arena(num_envs, None, leaves)
