@@ -5,6 +5,7 @@ import time
 import pytest
 
 from clusterenv import ClusterEnv
+from clusterenv.wire.shared_memory import MAY_SPIN
 from tests.integration.envs import Walk
 
 _SLOW_S = 0.2
@@ -37,6 +38,7 @@ def count_pumps(envs):
     return pumps
 
 
+@pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly here: everybody wakes the head")
 @pytest.mark.parametrize("slow", [0, 1])
 def test_the_head_wakes_once_for_all_answers(slow):
     makers = [Slow if slot == slow else Walk for slot in range(2)]

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterenv.wire.shared_memory import Arena, Mailbox, Ring, allocate
+from clusterenv.wire.shared_memory import MAY_SPIN, Arena, Mailbox, Ring, allocate
 from clusterenv.wire.spaces import Leaf, leaves_of
 
 _PATIENCE_S = 60.0
@@ -207,6 +207,7 @@ def test_no_array_of_an_arena_overlaps_another(num_envs, action, leaves):
         assert (array == pattern).all()
 
 
+@pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly here: everybody wakes the head")
 def test_only_the_last_to_answer_sees_that_all_have():
     head, one, other = open_arena(4, None, [], maps=3)
     for request in (1, 2):
