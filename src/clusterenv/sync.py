@@ -16,11 +16,6 @@ AGE = "age"
 EVALUATION = "evaluation"
 """Not a rule's: ``evaluate`` always plays with the newest weights."""
 
-# A budget is kept over the whole run, not only from now on: what was spent too much while the
-# threshold was still too low is paid back, this share of it at each decision, up to so many pulls.
-_PAID_BACK = 0.1
-_MOST_OWED = 20.0
-
 
 @dataclass(frozen=True)
 class News:
@@ -87,6 +82,8 @@ class EveryVersion(EveryNth):
 
 # What the threshold of AdaptiveSync can be steered by.
 
+_MOST_OWED = 4.0  # pulls
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -107,19 +104,28 @@ class Budget(Protocol):
         """Above 0 where the threshold should rise, below 0 where it should fall; about ±1."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PullRate:
     """Pull this share of the versions."""
 
     share: float
+    _overspent: float = field(default=0.0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ValueError(f"PullRate(share={self.share}): it must be above 0 and at most 1")
 
     def excess(self, decision: Decision) -> float:
-        """How much more than its share this decision was."""
-        return decision.pulled - self.share * decision.versions
+        """How much more than its share this decision was.
+
+        The share is that of the whole run: what was pulled too often, or not often enough, while
+        the threshold did not fit yet is made up for. Gently, and up to a few pulls: no worker
+        should wait for long.
+        """
+        share = self.share * (1 - min(max(0.3 * self._overspent, -0.5), 0.5))
+        self._overspent += decision.pulled - self.share * decision.versions
+        self._overspent = min(max(self._overspent, -_MOST_OWED), _MOST_OWED)
+        return decision.pulled - share * decision.versions
 
 
 @dataclass(frozen=True)
@@ -192,7 +198,6 @@ class AdaptiveSync:
     _random: random.Random | None = field(default=None, init=False, repr=False, compare=False)
     _factor: float = field(default=1.0, init=False, repr=False, compare=False)
     _decided: News | None = field(default=None, init=False, repr=False, compare=False)
-    _overspent: float = field(default=0.0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, ok in (
@@ -271,9 +276,7 @@ class AdaptiveSync:
             self._factor = 1 + self.spread * self._random.uniform(-1, 1)
         if self.budget is None or before is None or before.newest == news.newest:
             return
-        decision = Decision(news, pulled, news.newest - before.newest, news.time_s - before.time_s)
-        excess = self.budget.excess(decision)
-        # Bounded: where max_lag makes a budget impossible, the debt must not grow for ever.
-        self._overspent = min(max(self._overspent + excess, -_MOST_OWED), _MOST_OWED)
-        self.threshold *= math.exp(self.gain * (excess + _PAID_BACK * self._overspent))
+        versions, seconds = news.newest - before.newest, news.time_s - before.time_s
+        decision = Decision(news, pulled, versions, seconds)
+        self.threshold *= math.exp(self.gain * self.budget.excess(decision))
         self.threshold = min(max(self.threshold, 1e-8), 1e3)
