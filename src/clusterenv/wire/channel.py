@@ -30,8 +30,11 @@ class Channel(Protocol):
     def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
         """Send a message and its array frames."""
 
-    def recv(self, timeout_s: float) -> tuple[Message, list[Buffer]] | None:
-        """The next message and its frames; None after ``timeout_s``."""
+    def recv(self, timeout_s: float, spin: bool = True) -> tuple[Message, list[Buffer]] | None:
+        """The next message and its frames; None after ``timeout_s``.
+
+        ``spin`` says to look out for a request; without, for what comes through the socket.
+        """
 
     def close(self) -> None:
         """Send what is queued and close."""
@@ -78,10 +81,10 @@ class SharedChannel:
         envelope = self._frames.write(header, frames)
         return envelope is not None and self._outbound.push(encode(envelope))
 
-    def recv(self, timeout_s: float) -> tuple[Message, list[Buffer]] | None:
+    def recv(self, timeout_s: float, spin: bool = True) -> tuple[Message, list[Buffer]] | None:
         """Spin briefly on the mailbox, then block on both."""
         deadline = time.monotonic() + timeout_s
-        spin_s = SPIN_S if timeout_s > 0 else 0.0
+        spin_s = SPIN_S if spin and timeout_s > 0 else 0.0
         while True:
             if not self._socket_is_due() and self._inbound.wait_spinning(spin_s):
                 header = self._inbound.pop()

@@ -76,7 +76,7 @@ class WorkerSocket:
         """Send; arrays are not copied, so nobody may write to them afterwards."""
         send_frames(self.socket, list(split([encode(message), *frames])))
 
-    def recv(self, timeout_s: float) -> tuple[Message, list[Buffer]] | None:
+    def recv(self, timeout_s: float, spin: bool = True) -> tuple[Message, list[Buffer]] | None:
         """The next message and its frames; None after ``timeout_s``."""
         if not self.socket.poll(int(timeout_s * 1000)):
             return None

@@ -232,7 +232,7 @@ class Acting:
         self._shelved, self._neighbour_failed, asked_directly = -1, False, False
         self._place.channel.send(Pull(self._policy_id, held, cause, threshold))
         while (copy := wanted()) is None or copy.version in (held, 0):
-            received = self._place.channel.recv(_POLL_S)
+            received = self._place.channel.recv(_POLL_S, spin=False)
             if received is not None and not self.hear(*received):
                 self._place.backlog.append(received)
             waits_long = received is None and time.monotonic() - asked_at_s > _NEIGHBOUR_S
