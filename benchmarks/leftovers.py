@@ -76,17 +76,18 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def descendants() -> set[int]:
-    """The processes that this one has started, and those that they have started."""
+def descendants(ancestor: int | None = None) -> set[int]:
+    """The processes that one (by default this one) has started, and those that they started."""
+    ancestor = os.getpid() if ancestor is None else ancestor
     parents: dict[int, int] = {}
     for pid in _pids():
         with suppress(OSError):
             # The command's name, in parentheses, may contain spaces: split after it.
             parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    found = {os.getpid()}
+    found = {ancestor}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
-    return found - {os.getpid()}
+    return found - {ancestor}
 
 
 def cpu_seconds(pid: int) -> float:

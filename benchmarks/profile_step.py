@@ -14,19 +14,20 @@ import statistics
 import sys
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time, thread_time
 from typing import Any
 
 import numpy as np
 import report
-from fresh_process import in_fresh_process
 from leftovers import cpu_seconds, descendants
-from systems import Result, Task, open_cluster, step_ceiling
+from sessions import FunctionSession, Turns
+from systems import Result, Results, Task, open_cluster, step_ceiling
 from workloads import WORKLOADS
 
 NOTES = """\
-- Microseconds per lockstep, means over each run, medians over the repeats, the runs in turns.
+- Microseconds per lockstep, means over a second, medians over the rounds, the runs in turns.
 - "envs": one turn of the ceiling's bare loop over a worker's share, resets included. "the slower
   worker": mean of the longest of the workers' turns minus the mean turn, from the same loops.
 - "ClusterEnv itself": lockstep with null twins minus the bare loop over null twins: messages,
@@ -65,8 +66,8 @@ def _options() -> argparse.Namespace:
     add("--envs", nargs="+", choices=with_twin, default=with_twin)
     add("--num-envs", type=int, default=64)
     add("--workers", type=int, default=2)
-    add("--seconds", type=float, default=3.0)
-    add("--repeats", type=int, default=5)
+    add("--seconds", type=float, default=1.0)
+    add("--rounds", type=int, default=15)
     add("--results", type=Path, default=report.RESULTS, help="folder for the results")
     return parser.parse_args()
 
@@ -81,29 +82,35 @@ def _measure(env: str, options: argparse.Namespace) -> dict[str, Result]:
         "null cluster": (profile_cluster, null),
         "null one env": (profile_cluster, replace(null, num_envs=1, workers=1)),
     }
-    repeats: dict[str, list[Result]] = {name: [] for name in runs}
-    for _ in range(options.repeats):
+    measured: dict[str, list[Result]] = {name: [] for name in runs}
+    with Turns(timeout_s=120) as turns:
         for name, (function, of_run) in runs.items():
-            repeats[name].append(in_fresh_process(function, of_run, timeout_s=120))
-            print(env, name, repeats[name][-1], file=sys.stderr, flush=True)
-    return {name: _medians(results) for name, results in repeats.items()}
+            turns.add(name, partial(FunctionSession, function, of_run))
+        for _ in range(options.rounds):
+            for name, result, _missing in turns.round():
+                measured[name].append(result)
+                print(env, name, result, file=sys.stderr, flush=True)
+    return {name: _medians(results) for name, results in measured.items()}
 
 
 def _medians(results: list[Result]) -> Result:
     return {name: statistics.median(one[name] for one in results) for name in results[0]}
 
 
-def profile_cluster(task: Task) -> Result:
+def profile_cluster(task: Task) -> Results:
     """Seconds per lockstep: in all, in the head's two calls, and of the head's CPU time."""
     rows = task.action_rows()
     with closing(open_cluster(task)) as envs:
         envs.reset(seed=0)
-        _timed_steps(envs, rows, task.warmup_seconds)
-        before = _cpu_times()
-        sent, received = _timed_steps(envs, rows, task.seconds)
-        thread, process, workers = (
-            after - b for after, b in zip(_cpu_times(), before, strict=True)
-        )
+        while True:
+            _timed_steps(envs, rows, task.warmup_seconds)
+            yield _profile_for(task, envs, rows)
+
+
+def _profile_for(task: Task, envs: Any, rows: Any) -> Result:
+    before = _cpu_times()
+    sent, received = _timed_steps(envs, rows, task.seconds)
+    thread, process, workers = (after - b for after, b in zip(_cpu_times(), before, strict=True))
     count = len(sent)
     return {
         "lockstep_s": float((received[-1] - sent[0, 0]) / count),

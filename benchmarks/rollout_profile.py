@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from rollout_systems import Result, change_weights, open_cluster, policy_for
+from rollout_systems import Result, Results, change_weights, open_cluster, policy_for
 from rollout_tasks import RolloutTask
 
 from clusterenv.policies.base import Acted
@@ -69,28 +69,36 @@ class _Watched:
         return result
 
 
-def profile_rollout(task: RolloutTask) -> Result:
+def profile_rollout(task: RolloutTask) -> Results:
     """Seconds per rollout: in all, and in each part."""
     with open_cluster(task) as envs:
         policy = policy_for(task, envs, ClockedPolicy)
         envs.publish = publishing = _Watched(envs.publish)
         envs._assemble = assembling = _Watched(envs._assemble)
-        head, workers = [], []
-        rollouts_of_warm_up = 0
-        now = begun = perf_counter()
-        while (
-            now - begun < task.warmup_seconds + task.seconds
-            or len(head) < rollouts_of_warm_up + _FEWEST_ROLLOUTS
-        ):
-            if now - begun < task.warmup_seconds:
-                rollouts_of_warm_up = len(head) + 1
-            change_weights(policy)
-            before = perf_counter()
-            rollout = envs.rollout(policy, task.fragment_steps)
-            now = perf_counter()
-            head.append((before, publishing.ended, assembling.begun, now))
-            first_acts = rollout.outputs["clock"][0].reshape(task.workers, -1)
-            workers.append(first_acts[:, :3])
+        while True:
+            yield _profile_for(task, envs, policy, publishing, assembling)
+
+
+def _profile_for(
+    task: RolloutTask, envs: Any, policy: ClockedPolicy, publishing: _Watched, assembling: _Watched
+) -> Result:
+    head: list[tuple[float, ...]] = []
+    workers: list[np.ndarray] = []
+    rollouts_of_warm_up = 0
+    now = begun = perf_counter()
+    while (
+        now - begun < task.warmup_seconds + task.seconds
+        or len(head) < rollouts_of_warm_up + _FEWEST_ROLLOUTS
+    ):
+        if now - begun < task.warmup_seconds:
+            rollouts_of_warm_up = len(head) + 1
+        change_weights(policy)
+        before = perf_counter()
+        rollout = envs.rollout(policy, task.fragment_steps)
+        now = perf_counter()
+        head.append((before, publishing.ended, assembling.begun, now))
+        first_acts = rollout.outputs["clock"][0].reshape(task.workers, -1)
+        workers.append(first_acts[:, :3])
     first = rollouts_of_warm_up
     return _parts(np.array(head[first:-1]).T, np.array(workers[first:]))
 

@@ -57,7 +57,7 @@ NOTES = """\
 - TorchRL: MultiSyncCollector with the same fragments as ClusterEnv; no weights are sent. Envs in a
   SerialEnv, as its manual does; "Gymnasium vector" wraps a `SyncVectorEnv` without autoreset.
 - Each peer has its own virtual environment, and the versions below are those in it.
-- Steps per second are medians over the repeats. Ratios are taken within each repeat, where all
+- Steps per second are medians over the rounds. Ratios are taken within each round, where all
   systems have seen the same machine, and then the median; vs 2.00 is twice as many steps.
 - "not run": its virtual environment is missing. "failed": it raised or took longer than the
   time-out.

@@ -14,9 +14,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from isolated import in_isolated_processes
-from rollout_tasks import RolloutTask, steps_per_second
+from rollout_tasks import RolloutTask, rates
 
 Result = dict[str, float]
+Results = Iterator[Result]
 
 
 @dataclass
@@ -59,25 +60,25 @@ def copy_for_worker(policy: Any) -> Any:
 # The ceiling.
 
 
-def roll_ceiling(task: RolloutTask) -> Result:
+def roll_ceiling(task: RolloutTask) -> Results:
     """Bare loops: the policy acts, the envs step, nothing is kept, nobody is told."""
-    return _isolated(_bare_loop_process, task)
+    yield from _isolated(_bare_loop_process, task)
 
 
-def roll_recorded(task: RolloutTask) -> Result:
+def roll_recorded(task: RolloutTask) -> Results:
     """The same with ClusterEnv's own ``Sampler``: fragments are made, and thrown away."""
-    return _isolated(_sampler_process, task)
+    yield from _isolated(_sampler_process, task)
 
 
-def _isolated(process: Callable[..., Turns], task: RolloutTask) -> Result:
-    loops = in_isolated_processes(process, [(task,)] * task.workers)
-    return {
-        "steps_per_s": sum(loop.turns * loop.num_envs / loop.wall_seconds for loop in loops),
-        "turn_s": _mean(loop.wall_seconds / loop.turns for loop in loops),
-        "policy_s": _mean(loop.policy_seconds / loop.turns for loop in loops),
-        "env_s": _mean(loop.env_seconds / loop.turns for loop in loops),
-        "cpu_share": _mean(loop.cpu_seconds / loop.wall_seconds for loop in loops),
-    }
+def _isolated(process: Callable[..., Iterator[Turns | None]], task: RolloutTask) -> Results:
+    for loops in in_isolated_processes(process, [(task,)] * task.workers):
+        yield {
+            "steps_per_s": sum(loop.turns * loop.num_envs / loop.wall_seconds for loop in loops),
+            "turn_s": _mean(loop.wall_seconds / loop.turns for loop in loops),
+            "policy_s": _mean(loop.policy_seconds / loop.turns for loop in loops),
+            "env_s": _mean(loop.env_seconds / loop.turns for loop in loops),
+            "cpu_share": _mean(loop.cpu_seconds / loop.wall_seconds for loop in loops),
+        }
 
 
 def _mean(values: Iterator[float]) -> float:
@@ -90,7 +91,7 @@ def _act_like_a_worker() -> None:
     torch.set_num_threads(1)
 
 
-def _bare_loop_process(task: RolloutTask, barrier: Any) -> Turns:
+def _bare_loop_process(task: RolloutTask) -> Iterator[Turns | None]:
     from clusterenv.randomness import SlotRandom
 
     _act_like_a_worker()
@@ -98,10 +99,10 @@ def _bare_loop_process(task: RolloutTask, barrier: Any) -> Turns:
     policy = copy_for_worker(policy_for(task, envs[0]))
     rng = SlotRandom(0, range(len(envs)))
     observations = np.stack([env.reset(seed=slot)[0] for slot, env in enumerate(envs)])
-    barrier.wait()
-    _bare_loop(envs, policy, rng, observations, task.warmup_seconds)
-    barrier.wait()
-    return _bare_loop(envs, policy, rng, observations, task.seconds)
+    yield None
+    while True:
+        _bare_loop(envs, policy, rng, observations, task.warmup_seconds)
+        yield _bare_loop(envs, policy, rng, observations, task.seconds)
 
 
 def _bare_loop(
@@ -140,7 +141,7 @@ class _Stopwatch:
         return result
 
 
-def _sampler_process(task: RolloutTask, barrier: Any) -> Turns:
+def _sampler_process(task: RolloutTask) -> Iterator[Turns | None]:
     from gymnasium.vector import AutoresetMode
 
     from clusterenv.worker.sampler import Sampler
@@ -172,10 +173,10 @@ def _sampler_process(task: RolloutTask, barrier: Any) -> Turns:
         turns = fragments * task.fragment_steps
         return Turns(turns, len(envs), wall, acting.seconds, stepping.seconds, cpu)
 
-    barrier.wait()
-    collect_for(task.warmup_seconds)
-    barrier.wait()
-    return collect_for(task.seconds)
+    yield None
+    while True:
+        collect_for(task.warmup_seconds)
+        yield collect_for(task.seconds)
 
 
 # ClusterEnv.
@@ -201,7 +202,7 @@ def change_weights(policy: Any) -> None:
             parameter.mul_(0.999)
 
 
-def _rollout(task: RolloutTask, shared_memory: bool) -> Result:
+def _rollout(task: RolloutTask, shared_memory: bool) -> Results:
     with open_cluster(task, shared_memory=shared_memory) as envs:
         policy = policy_for(task, envs)
 
@@ -209,10 +210,15 @@ def _rollout(task: RolloutTask, shared_memory: bool) -> Result:
             change_weights(policy)
             return int(envs.rollout(policy, task.fragment_steps).rewards.size)
 
-        return {"steps_per_s": steps_per_second(collect, task)}
+        yield from _as_results(rates(collect, task))
 
 
-def _stream(task: RolloutTask, shared_memory: bool) -> Result:
+def _as_results(rates: Iterator[float]) -> Results:
+    for rate in rates:
+        yield {"steps_per_s": rate}
+
+
+def _stream(task: RolloutTask, shared_memory: bool) -> Results:
     with open_cluster(task, shared_memory=shared_memory) as envs:
         policy = policy_for(task, envs)
         envs.publish(policy)
@@ -225,30 +231,30 @@ def _stream(task: RolloutTask, shared_memory: bool) -> Result:
             return int(steps)
 
         with closing(fragments):
-            return {"steps_per_s": steps_per_second(collect, task)}
+            yield from _as_results(rates(collect, task))
 
 
-def roll_cluster_shm(task: RolloutTask) -> Result:
+def roll_cluster_shm(task: RolloutTask) -> Results:
     """``rollout`` of local workers as they start by default, new weights each time."""
     return _rollout(task, shared_memory=True)
 
 
-def roll_cluster_tcp(task: RolloutTask) -> Result:
+def roll_cluster_tcp(task: RolloutTask) -> Results:
     """``rollout`` over encrypted tcp connections only, new weights each time."""
     return _rollout(task, shared_memory=False)
 
 
-def stream_cluster_shm(task: RolloutTask) -> Result:
+def stream_cluster_shm(task: RolloutTask) -> Results:
     """``stream``, new weights after as many fragments as there are workers."""
     return _stream(task, shared_memory=True)
 
 
-def stream_cluster_tcp(task: RolloutTask) -> Result:
+def stream_cluster_tcp(task: RolloutTask) -> Results:
     """``stream`` over encrypted tcp connections only."""
     return _stream(task, shared_memory=False)
 
 
-SYSTEMS: dict[str, Callable[[RolloutTask], Result]] = {
+SYSTEMS: dict[str, Callable[[RolloutTask], Results]] = {
     "ceiling": roll_ceiling,
     "recorded": roll_recorded,
     "rollout-shm": roll_cluster_shm,

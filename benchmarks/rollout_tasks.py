@@ -5,7 +5,8 @@ and packages of its own.
 """
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from time import perf_counter
@@ -47,11 +48,12 @@ class RolloutTask:
         return RolloutTask(**json.loads(text))
 
 
-def steps_per_second(collect: Callable[[], int], task: RolloutTask) -> float:
+def rates(collect: Callable[[], int], task: RolloutTask) -> Iterator[float]:
     """Call ``collect``, which returns how many env steps it brought, for the task's time."""
-    _collect_for(collect, task.warmup_seconds)
-    steps, seconds = _collect_for(collect, task.seconds)
-    return steps / seconds
+    while True:
+        _collect_for(collect, task.warmup_seconds)
+        steps, seconds = _collect_for(collect, task.seconds)
+        yield steps / seconds
 
 
 def _collect_for(collect: Callable[[], int], seconds: float) -> tuple[int, float]:
@@ -63,7 +65,8 @@ def _collect_for(collect: Callable[[], int], seconds: float) -> tuple[int, float
     return steps, now - start
 
 
-def print_result(rate: float, *packages: str) -> None:
-    """A peer's last line on stdout: its rate and the versions that gave it."""
+def print_rates(collect: Callable[[], int], task: RolloutTask, *packages: str) -> None:
+    """What a peer does: for each line on stdin, one with its rate and the versions that gave it."""
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
-    print(json.dumps({"steps_per_s": rate, "versions": versions}), flush=True)
+    for _, rate in zip(sys.stdin, rates(collect, task), strict=False):
+        print(json.dumps({"steps_per_s": rate, "versions": versions}), flush=True)

@@ -2,18 +2,19 @@
 
     benchmarks/peers/install.sh                                   # the peers' environments, once
     python benchmarks/rollout_throughput.py                       # everything: a quarter of an hour
-    python benchmarks/rollout_throughput.py --envs LunarLander-v3 --seconds 2 --repeats 1
+    python benchmarks/rollout_throughput.py --envs LunarLander-v3 --rounds 3
     python benchmarks/rollout_throughput.py --systems ceiling rollout-shm --no-budget
 
-Run it on an idle machine. Each measurement has a fresh process. The systems of one env take turns
-within every repeat, so that a drift of the machine hits all alike. The table shows medians over
-the repeats; results go to ``benchmarks/results/rollout_throughput``.
+Run it on an idle machine. The systems of one env take turns for a second or two each, all others
+being stopped meanwhile, so that a drift of the machine hits all alike. The table shows medians over
+the rounds; results go to ``benchmarks/results/rollout_throughput``.
 """
 
 import argparse
 import statistics
-import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,11 @@ from comparison import (
     summarise,
     throughput_table,
 )
-from fresh_process import MeasurementError, in_fresh_process
 from rollout_peers import PEERS
 from rollout_report import NOTES, SYSTEMS_COMPARED
-from rollout_systems import SYSTEMS, Result
+from rollout_systems import SYSTEMS, Result, Results
 from rollout_tasks import RolloutTask
+from sessions import FunctionSession, Session, Turns
 
 # env → network, envs per worker, steps per fragment
 CELLS = {
@@ -67,34 +68,27 @@ class Run:
             options.warmup,
         )
 
-    def measure(self, env: str, system: str) -> None:
-        """One system once."""
-        task = self.task(env)
-        missing = PEERS[system].reason_not_to_run() if system in PEERS else ""
-        result: dict[str, Any] = {}
-        if not missing:
-            try:
-                result = self._result(system, task)
-            except MeasurementError as error:
-                print(f"{env} {system}: {error}", file=sys.stderr)
-                missing = "failed"
+    def measure(self, env: str) -> None:
+        """All systems, in turns."""
+        options, task = self._options, self.task(env)
+        with Turns(options.timeout) as turns:
+            for system in [*options.systems, *([BUDGET] if options.budget else [])]:
+                turns.add(system, _start(system, task))
+            for _ in range(options.rounds):
+                for system, result, missing in turns.round():
+                    self._keep(env, system, result, missing)
+
+    def _keep(self, env: str, system: str, result: dict[str, Any], missing: str) -> None:
+        if "versions" in result:
+            self.versions[PEERS[system].venv] = result.pop("versions")
         self.results.setdefault((env, system), []).append(result)
         if system != BUDGET:
             rate, share = result.get("steps_per_s"), result.get("cpu_share")
             idle_share = share if system == "ceiling" else None
-            measured = Measurement(env, task.num_envs, system, rate, missing, idle_share)
+            num_envs = self.task(env).num_envs
+            measured = Measurement(env, num_envs, system, rate, missing, idle_share)
             self.measurements.append(measured)
             show_progress(SYSTEMS_COMPARED, measured)
-
-    def _result(self, system: str, task: RolloutTask) -> dict[str, Any]:
-        timeout_s = self._options.timeout
-        if system in PEERS:
-            result = PEERS[system].measure(task, timeout_s)
-            self.versions[PEERS[system].venv] = result.pop("versions")
-            return result
-        return in_fresh_process(
-            _profile if system == BUDGET else SYSTEMS[system], task, timeout_s=timeout_s
-        )
 
     def medians(self, env: str, system: str) -> Result:
         """Of every number that the system's repeats gave; nothing if one of them failed."""
@@ -103,7 +97,14 @@ class Run:
         return {name: statistics.median(result[name] for result in repeats) for name in names}
 
 
-def _profile(task: RolloutTask) -> Result:
+def _start(system: str, task: RolloutTask) -> Callable[[], Session] | str:
+    """How to start it, or why not to."""
+    if system in PEERS:
+        return PEERS[system].reason_not_to_run() or partial(PEERS[system].start, task)
+    return partial(FunctionSession, _profile if system == BUDGET else SYSTEMS[system], task)
+
+
+def _profile(task: RolloutTask) -> Results:
     from rollout_profile import profile_rollout
 
     return profile_rollout(task)
@@ -115,9 +116,7 @@ def main() -> None:
     about = report.machine()
     run = Run(options)
     for env in options.envs:
-        for _ in range(options.repeats):
-            for system in [*options.systems, *([BUDGET] if options.budget else [])]:
-                run.measure(env, system)
+        run.measure(env)
     share = share_of_cores(run.measurements)
     about["share of the cores that the ceiling got"] = f"{share:.2f}" if share else "not measured"
     about.update(run.versions)
@@ -147,9 +146,9 @@ def _options() -> argparse.Namespace:
     add("--workers", type=int, default=2)
     add("--envs-per-worker", type=int, help="default: 32, for Pong 8")
     add("--fragment-steps", type=int, help="default: 128, for Pong 32")
-    add("--seconds", type=float, default=4.0, help="per measurement, after the warm-up")
-    add("--warmup", type=float, default=1.0, help="seconds of rollouts before each measurement")
-    add("--repeats", type=int, default=3)
+    add("--seconds", type=float, default=1.5, help="per measurement, after the warm-up")
+    add("--warmup", type=float, default=0.3, help="seconds of rollouts before each measurement")
+    add("--rounds", type=int, default=15, help="measurements of each system")
     add("--budget", action=argparse.BooleanOptionalAction, default=True, help="where time goes")
     add("--timeout", type=float, default=180.0, help="seconds for one measurement with its start")
     add("--results", type=Path, default=report.RESULTS, help="folder for the results")

@@ -4,15 +4,15 @@
     python benchmarks/step_throughput.py --envs LunarLander-v3 --num-envs 64 --seconds 2
     python benchmarks/step_throughput.py --systems ceiling cluster-shm --workers 2
 
-Run it on an idle machine. Each measurement has a fresh process. The systems of one cell (env and
-number of envs) take turns within every repeat, so that a drift of the machine hits all alike.
-The table shows medians over the repeats; results go to ``benchmarks/results/step_throughput``.
+Run it on an idle machine. The systems of one cell (env and number of envs) take turns for a
+second each, all others being stopped meanwhile, so that a drift of the machine hits all alike.
+The table shows medians over the rounds; results go to ``benchmarks/results/step_throughput``.
 """
 
 import argparse
 import importlib.util
-import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import report
@@ -27,7 +27,7 @@ from comparison import (
     summarise,
     throughput_table,
 )
-from fresh_process import MeasurementError, in_fresh_process
+from sessions import FunctionSession, Turns
 from systems import PROCESS_PER_ENV, SYSTEMS, Result, Task
 from throughput_report import NOTES, SYSTEMS_COMPARED
 from workloads import WORKLOADS
@@ -45,9 +45,7 @@ def main() -> None:
         measurement
         for env in options.envs
         for num_envs in options.num_envs
-        for _ in range(options.repeats)
-        for system in options.systems
-        for measurement in _measure(env, num_envs, system, options)
+        for measurement in _measure_cell(env, num_envs, options)
     ]
     entries = summarise(measurements)
     share = share_of_cores(measurements)
@@ -74,28 +72,32 @@ def _options() -> argparse.Namespace:
     add("--num-envs", nargs="+", type=int, default=[16, 64, 256])
     add("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
     add("--workers", type=int, default=report.cores(), help="default: one per core")
-    add("--seconds", type=float, default=3.0, help="per measurement, after the warm-up")
-    add("--warmup", type=float, default=0.5, help="seconds stepped before each measurement")
-    add("--repeats", type=int, default=3)
+    add("--seconds", type=float, default=1.0, help="per measurement, after the warm-up")
+    add("--warmup", type=float, default=0.2, help="seconds stepped before each measurement")
+    add("--rounds", type=int, default=15, help="measurements of each system")
     add("--max-env-processes", type=int, default=256)
     add("--timeout", type=float, default=180.0, help="seconds for one measurement with its start")
     add("--results", type=Path, default=report.RESULTS, help="folder for the results")
     return parser.parse_args()
 
 
-def _measure(
-    env: str, num_envs: int, system: str, options: argparse.Namespace
+def _measure_cell(env: str, num_envs: int, options: argparse.Namespace) -> list[Measurement]:
+    task = Task(env, num_envs, min(options.workers, num_envs), options.seconds, options.warmup)
+    with Turns(options.timeout) as turns:
+        for system in options.systems:
+            missing = _reason_not_to_run(env, num_envs, system, options.max_env_processes)
+            turns.add(system, missing or partial(FunctionSession, SYSTEMS[system], task))
+        return [
+            measurement
+            for _ in range(options.rounds)
+            for system, result, missing in turns.round()
+            for measurement in _measurements(env, num_envs, system, result, missing)
+        ]
+
+
+def _measurements(
+    env: str, num_envs: int, system: str, result: Result, missing: str
 ) -> list[Measurement]:
-    missing = _reason_not_to_run(env, num_envs, system, options.max_env_processes)
-    result: Result = {}
-    if not missing:
-        workers = min(options.workers, num_envs)
-        task = Task(env, num_envs, workers, options.seconds, options.warmup)
-        try:
-            result = in_fresh_process(SYSTEMS[system], task, timeout_s=options.timeout)
-        except MeasurementError as error:
-            print(f"{env} {num_envs} {system}: {error}", file=sys.stderr)
-            missing = "failed"
     rate = result.get("steps_per_s")
     measured = [Measurement(env, num_envs, system, rate, missing, result.get("cpu_share"))]
     if system == "ceiling" and rate is not None:

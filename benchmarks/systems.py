@@ -1,4 +1,4 @@
-"""The systems under measurement: each function steps one workload and returns its rate.
+"""The systems under measurement: each function steps one workload and yields its rate, for ever.
 
 A rate counts slot-steps: ``num_envs`` per vector step. Under Gymnasium's default ``NEXT_STEP``
 autoreset a reset takes the place of one of them, so the ceiling reports its resets as well.
@@ -17,6 +17,7 @@ from isolated import in_isolated_processes
 from workloads import WORKLOADS, Workload, predrawn_actions
 
 Result = dict[str, float]
+Results = Iterator[Result]
 
 
 @dataclass(frozen=True)
@@ -59,23 +60,23 @@ class Loop:
     cpu_seconds: float
 
 
-def step_ceiling(task: Task) -> Result:
+def step_ceiling(task: Task) -> Results:
     """Bare loops in ``task.workers`` processes that share nothing but the starting gun."""
     shares = [len(share) for share in np.array_split(np.arange(task.num_envs), task.workers)]
-    outcomes = in_isolated_processes(_bare_loop_process, [(task, share) for share in shares])
-    return _sum_of_loops(outcomes)
+    for loops in in_isolated_processes(_bare_loop_process, [(task, share) for share in shares]):
+        yield _sum_of_loops(loops)
 
 
-def _bare_loop_process(task: Task, num_envs: int, barrier: Any) -> Loop:
+def _bare_loop_process(task: Task, num_envs: int) -> Iterator[Loop | None]:
     envs = [task.make() for _ in range(num_envs)]
     actions = predrawn_actions(task.settings.num_actions, num_envs)
     rows = cycle([list(row) for row in actions])
     for slot, env in enumerate(envs):
         env.reset(seed=slot)
-    barrier.wait()
-    _bare_loop(envs, rows, task.warmup_seconds)
-    barrier.wait()
-    return _bare_loop(envs, rows, task.seconds)
+    yield None
+    while True:
+        _bare_loop(envs, rows, task.warmup_seconds)
+        yield _bare_loop(envs, rows, task.seconds)
 
 
 def _bare_loop(envs: list[gym.Env[Any, Any]], rows: Iterator[list[Any]], seconds: float) -> Loop:
@@ -108,17 +109,17 @@ def _sum_of_loops(loops: list[Loop]) -> Result:
     }
 
 
-def step_sync(task: Task) -> Result:
+def step_sync(task: Task) -> Results:
     """Gymnasium's ``SyncVectorEnv``: all envs in this process."""
     return _lockstep(gym.vector.SyncVectorEnv([task.make] * task.num_envs), task)
 
 
-def step_async(task: Task) -> Result:
+def step_async(task: Task) -> Results:
     """Gymnasium's ``AsyncVectorEnv`` with its defaults: one process per env."""
     return _lockstep(gym.vector.AsyncVectorEnv([task.make] * task.num_envs), task)
 
 
-def step_sb3(task: Task) -> Result:
+def step_sb3(task: Task) -> Results:
     """Stable-Baselines3's ``SubprocVecEnv``: one process per env, same-step autoreset."""
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
@@ -126,20 +127,21 @@ def step_sb3(task: Task) -> Result:
     with closing(SubprocVecEnv([task.make] * task.num_envs, start_method="fork")) as envs:
         envs.seed(0)
         envs.reset()
-        return _timed(envs.step, task, slots_per_call=task.num_envs)
+        yield from _timed(envs.step, task, slots_per_call=task.num_envs)
 
 
-def _lockstep(envs: gym.vector.VectorEnv[Any, Any, Any], task: Task) -> Result:
+def _lockstep(envs: gym.vector.VectorEnv[Any, Any, Any], task: Task) -> Results:
     with closing(envs):
         envs.reset(seed=0)
-        return _timed(envs.step, task, slots_per_call=task.num_envs)
+        yield from _timed(envs.step, task, slots_per_call=task.num_envs)
 
 
-def _timed(step: Callable[[np.ndarray], Any], task: Task, slots_per_call: int) -> Result:
+def _timed(step: Callable[[np.ndarray], Any], task: Task, slots_per_call: int) -> Results:
     rows = (row[:slots_per_call] for row in task.action_rows())
-    _calls_per_second(step, rows, task.warmup_seconds)
-    rate = _calls_per_second(step, rows, task.seconds)
-    return {"steps_per_s": rate * slots_per_call}
+    while True:
+        _calls_per_second(step, rows, task.warmup_seconds)
+        rate = _calls_per_second(step, rows, task.seconds)
+        yield {"steps_per_s": rate * slots_per_call}
 
 
 def _calls_per_second(
@@ -161,17 +163,17 @@ def open_cluster(task: Task, **options: Any) -> Any:
     return clusterenv.ClusterEnv(task.make, task.num_envs, task.workers, **options)
 
 
-def step_cluster_shm(task: Task) -> Result:
+def step_cluster_shm(task: Task) -> Results:
     """``ClusterEnv`` in lockstep, arrays through shared memory: the default."""
     return _lockstep(open_cluster(task), task)
 
 
-def step_cluster_tcp(task: Task) -> Result:
+def step_cluster_tcp(task: Task) -> Results:
     """``ClusterEnv`` in lockstep, arrays through an encrypted tcp loopback connection."""
     return _lockstep(open_cluster(task, shared_memory=False), task)
 
 
-def step_cluster_partial(task: Task) -> Result:
+def step_cluster_partial(task: Task) -> Results:
     """``ClusterEnv`` in batches of the first half of the slots that are ready."""
     batch_size = max(1, task.num_envs // 2)
     with closing(open_cluster(task, batch_size=batch_size)) as envs:
@@ -181,13 +183,10 @@ def step_cluster_partial(task: Task) -> Result:
             *_, info = envs.recv()
             envs.send(actions, info["env_id"])
 
-        result = _timed(answer_next_batch, task, slots_per_call=batch_size)
-        for _ in range(task.num_envs // batch_size):
-            envs.recv()  # Nothing is pending at close.
-        return result
+        yield from _timed(answer_next_batch, task, slots_per_call=batch_size)
 
 
-SYSTEMS: dict[str, Callable[[Task], Result]] = {
+SYSTEMS: dict[str, Callable[[Task], Results]] = {
     "ceiling": step_ceiling,
     "sync": step_sync,
     "async": step_async,

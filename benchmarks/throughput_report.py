@@ -48,7 +48,7 @@ NOTES = """\
   line "resets counted" counts them for the ceiling too and is the stricter yardstick.
 - SB3 resets within the step and starts by fork here (its default imports torch once per env; the
   steps are the same). AsyncVectorEnv and SB3 run one process per env, whatever the workers.
-- Steps per second are medians over the repeats. Ratios are taken within each repeat, where all
+- Steps per second are medians over the rounds. Ratios are taken within each round, where all
   systems have seen the same machine, and then the median; vs 2.00 is twice as many steps.
 - Half batches: `batch_size` = num_envs / 2 with `recv` and `send`.
 - "not run": a system with one process per env is left out where its processes would need more

@@ -2,8 +2,9 @@
 
     .venv-rllib/bin/python benchmarks/peers/rllib_rollout.py '{"workload": "CartPole-v1", …}'
 
-Prints one JSON line with env steps per second. No weights are sent, no learner runs, and the
-runners evaluate the actor only, as they do under PPO: all of this is in RLlib's favour.
+For each line on stdin it prints one of JSON with env steps per second. No weights are sent, no
+learner runs, and the runners evaluate the actor only, as they do under PPO: all of this is in
+RLlib's favour.
 """
 
 import os
@@ -22,7 +23,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.tune.registry import register_env
-from rollout_tasks import RolloutTask, print_result, steps_per_second
+from rollout_tasks import RolloutTask, print_rates
 
 BENCHMARKS = str(Path(__file__).resolve().parents[1])
 STEPS_PER_RUNNER = 2048
@@ -79,10 +80,9 @@ def main() -> None:
             raise RuntimeError(f"only {len(fragments)} of {task.workers} runners answered")
         return sum(len(episode) for fragment in fragments for episode in fragment)
 
-    rate = steps_per_second(collect, task)
+    print_rates(collect, task, "ray", "torch", "gymnasium", "numpy")
     runners.stop()
     ray.shutdown()
-    print_result(rate, "ray", "torch", "gymnasium", "numpy")
 
 
 if __name__ == "__main__":

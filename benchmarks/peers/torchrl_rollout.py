@@ -2,8 +2,9 @@
 
     .venv-torchrl/bin/python benchmarks/peers/torchrl_rollout.py '{"workload": …}' serial
 
-Prints one JSON line with env steps per second. No weights are sent, no learner runs. "serial" puts
-TorchRL envs into a ``SerialEnv``, as its manual does; "vector" wraps one Gymnasium vector env.
+For each line on stdin it prints one of JSON with env steps per second. No weights are sent, no
+learner runs. "serial" puts TorchRL envs into a ``SerialEnv``, as its manual does; "vector" wraps
+one Gymnasium vector env.
 """
 
 import sys
@@ -16,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import gymnasium as gym
 import torch
 from networks import make_network
-from rollout_tasks import RolloutTask, print_result, steps_per_second
+from rollout_tasks import RolloutTask, print_rates
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch.distributions import Categorical
 from torchrl.collectors import MultiSyncCollector
@@ -66,9 +67,9 @@ def main() -> None:
         cat_results="stack",
     )
     batches: Any = iter(collector)
-    rate = steps_per_second(lambda: next(batches).numel(), task)
+    packages = "torchrl", "tensordict", "torch", "gymnasium", "numpy"
+    print_rates(lambda: next(batches).numel(), task, *packages)
     collector.shutdown()
-    print_result(rate, "torchrl", "tensordict", "torch", "gymnasium", "numpy")
 
 
 if __name__ == "__main__":
