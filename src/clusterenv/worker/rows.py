@@ -29,6 +29,8 @@ class Outcome:
     truncated: Sequence[bool] | Array
     infos: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     batched: bool = False
+    none_ended: bool = False
+    """Known already: not one of the flags is set."""
 
     def column(self, leaf: Leaf) -> Any:
         """The values of one leaf, one per slot."""
@@ -109,8 +111,11 @@ class ArenaRows:
 def fill_flags(rewards: Array, terminated: Array, truncated: Array, outcome: Outcome) -> None:
     """Copy rewards and flags."""
     rewards[:] = outcome.rewards
-    terminated[:] = outcome.terminated
-    truncated[:] = outcome.truncated
+    if outcome.none_ended:
+        terminated[:] = truncated[:] = False
+    else:
+        terminated[:] = outcome.terminated
+        truncated[:] = outcome.truncated
 
 
 def fill(out: Array, column: Any, leaf: Leaf) -> None:

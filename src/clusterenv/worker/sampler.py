@@ -80,7 +80,8 @@ class Sampler:
             fill_flags(rewards[t], terminated[t], truncated[t], current)
             self._made_progress()
             acts.append(acted)
-            finals += self._ends(t, current)
+            if not current.none_ended:
+                finals += self._ends(t, current)
         arrays = {f"observations/{index}": array for index, array in enumerate(observations)}
         arrays |= {"rewards": rewards, "terminated": terminated, "truncated": truncated}
         arrays |= self._stack_acts(acts)

@@ -104,9 +104,14 @@ class EnvStepper:
             observations, rewards, terminations, truncations, infos = zip(*results, strict=True)
         except Exception as error:
             raise UserCodeError(notes[0] - 1, action) from error
-        by_slot = [(slot, info) for slot, info in zip(slots, infos, strict=True) if info]
-        outcome = Outcome(observations, rewards, terminations, truncations, by_slot)
-        if any(terminations) or any(truncations):
+        by_slot = []
+        if any(infos):
+            by_slot = [(slot, info) for slot, info in zip(slots, infos, strict=True) if info]
+        none_ended = not (any(terminations) or any(truncations))
+        outcome = Outcome(
+            observations, rewards, terminations, truncations, by_slot, none_ended=none_ended
+        )
+        if not none_ended:
             ended = [row for row in range(len(slots)) if terminations[row] or truncations[row]]
             if mode is AutoresetMode.SAME_STEP:
                 return self._reset_at_once(slots, ended, outcome, infos)
