@@ -92,6 +92,8 @@ class Turns:
             return {}
 
     def __enter__(self) -> Self:
+        # Whoever is stopped would stay so for ever.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
         return self
 
     def __exit__(self, *_: object) -> None:

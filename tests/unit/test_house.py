@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "checks": "backends.base env launchers.base wire",
     # The user's side of the head.
     "env": "agreement arguments backends call_state construction head launchers.base ledger "
-    "partial_batches policies randomness rollout sync wire",
+    "partial_batches policies rollout sync vector_env wire",
+    "vector_env": "arguments call_state head randomness",
     "construction": "backends env launchers policies sync",
     "agreement": "wire",
     "arguments": "wire",
