@@ -19,6 +19,7 @@ class Translator:
     def __init__(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         self._observation_space, self._action_space = observation_space, action_space
         self.leaves, self.action_leaves = leaves_of(observation_space), leaves_of(action_space)
+        self._is_plain = not self.leaves[0].path if self.leaves else False
         for space, leaves in (
             (observation_space, self.leaves),
             (action_space, self.action_leaves),
@@ -37,7 +38,7 @@ class Translator:
 
     def join(self, leaves: list[Array]) -> Any:
         """Leaves in the structure of the observation space, as a policy gets them."""
-        return join_leaves(self._observation_space, leaves)
+        return leaves[0] if self._is_plain else join_leaves(self._observation_space, leaves)
 
     def observe(self, outcome: Outcome, count: int) -> Any:
         """The observations of an outcome, as a policy gets them."""
