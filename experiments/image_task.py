@@ -82,7 +82,7 @@ def main(seeds: int = 3) -> None:
         for seed in range(1, seeds + 1):
             result = run(replace(ARGS, seed=seed), rule, ImageAgent)
             results.append(result)
-            print(rule, seed, f"return {result['return']:.2f}, {result['seconds']:.0f} s")
+            print(rule, seed, f"return {result['return']:.2f}", flush=True)
         cost = measuring.seconds / learning.seconds
     report.publish(
         "sync_image_task",

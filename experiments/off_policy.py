@@ -69,6 +69,11 @@ def main(seeds: int = 5) -> None:
         for seed in range(1, seeds + 1)
         for rule in RULES
     ]
+    publish(results)
+
+
+def publish(results: list[dict[str, Any]]) -> None:
+    """The tables and the picture."""
     header = ["example", "rule", "seed", "return", "pulls", "versions", "bytes"]
     rows = [
         [
