@@ -65,7 +65,7 @@ runs/experiments/%.done: experiments/%.py | $(VENV)/installed-bench
 	$(EXPERIMENT) $<
 	mkdir -p $(@D) && touch $@
 
-experiments: $(patsubst %,runs/experiments/%.done,estimator image_task off_policy stream_cost)  ## sync rules compared over seeds; what the divergence estimate is worth
+experiments: $(patsubst %,runs/experiments/%.done,estimator image_task off_policy stream_cost budget)  ## sync rules compared over seeds; what the divergence estimate is worth
 	$(EXPERIMENT) experiments/sync_runs.py
 	$(EXPERIMENT) experiments/sync_report.py
 

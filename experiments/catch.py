@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-_CELLS, _PIXELS = 21, 4
+_CELLS, _PIXELS = 12, 7
 
 
 class Catch(gym.Env[np.ndarray, int]):
@@ -24,17 +24,18 @@ class Catch(gym.Env[np.ndarray, int]):
         return self._image(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """1 if the ball is caught, -1 if not, once it is down."""
+        """1 if the ball is caught, -1 if not, once it is down. The paddle is three cells wide."""
         self._paddle = np.clip(self._paddle + action - 1, 0, _CELLS - 1)
         self._row += 1
         down = self._row == _CELLS - 1
-        reward = (1.0 if self._ball == self._paddle else -1.0) if down else 0.0
+        caught = abs(int(self._ball) - int(self._paddle)) <= 1
+        reward = (1.0 if caught else -1.0) if down else 0.0
         return self._image(), reward, down, False, {}
 
     def _image(self) -> np.ndarray:
         cells = np.zeros((_CELLS, _CELLS), np.uint8)
         cells[self._row, self._ball] = 255
-        cells[-1, self._paddle] = 255
+        cells[-1, max(0, self._paddle - 1) : self._paddle + 2] = 255
         return cells.repeat(_PIXELS, 0).repeat(_PIXELS, 1)[None]
 
 

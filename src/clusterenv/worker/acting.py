@@ -68,6 +68,7 @@ class Acting:
         self._pulls_for_evaluation = False
         self._newest = 0
         self._measured: Measured | None = None
+        self._drift = 0.0
         self._pulled_at_s, self._pulled_bytes = time.monotonic(), 0
         self._shelf, self._shelved, self._neighbour_failed = Shelf(), -1, False
         self._cancelled_up_to = 0
@@ -134,7 +135,9 @@ class Acting:
         """What the head says goes for its newest version, unless we know of a newer one."""
         if newest >= self._newest:
             self._newest = newest
-            self._measured = measured or self._measured
+            if measured is not None and measured != self._measured:
+                self._measured = measured
+                self._drift = measured.divergence / max(1, newest - measured.held)
 
     def act(
         self, current: Outcome, newest: int, measured: Measured | None
@@ -210,8 +213,12 @@ class Acting:
             first_slot=self._place.slots[0],
         )
         measured = self._measured
-        if measured is None or measured.held != held:
-            return news  # it was measured for weights that we do not have any more
+        if measured is None:
+            return news
+        if measured.held != held:
+            # Nothing that these weights did has come back to the head yet: as in a stream, where
+            # the next fragment begins before the last one is looked at. Go by how fast it drifted.
+            return replace(news, divergence=self._drift * news.lag)
         return replace(
             news,
             divergence=measured.divergence,
