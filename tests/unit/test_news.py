@@ -1,6 +1,7 @@
 """What a worker knows of its own staleness when it decides whether to pull."""
 
 from collections import deque
+from dataclasses import fields
 
 import pytest
 
@@ -10,11 +11,8 @@ from clusterenv.worker.acting import Acting, Workplace
 
 @pytest.fixture
 def acting():
-    nothing = dict.fromkeys(
-        ("channel", "stepper", "observation_space", "action_space", "sync_rule")
-        + ("build_more_envs", "made_progress")
-    )
-    return Acting(Workplace(backlog=deque(), slots=(0, 1), **nothing))
+    others = {field.name for field in fields(Workplace)} - {"backlog", "slots"}
+    return Acting(Workplace(backlog=deque(), slots=(0, 1), **dict.fromkeys(others)))
 
 
 def test_before_any_measurement_nothing_is_known(acting):
