@@ -35,7 +35,7 @@ class LyingChannel:
             else:
                 self._socket.send(*item)
 
-    def recv(self, timeout_s):
+    def recv(self, timeout_s, spin=True):
         if self.stopped:
             raise SystemExit("stopped")
         return self._socket.recv(min(timeout_s, 0.05))
