@@ -50,17 +50,24 @@ def _perceptron(inputs: int, outputs: int) -> nn.Sequential:
 
 def small_cnn(observation_shape: tuple[int, ...], num_actions: int) -> ActorCritic:
     """Two convolutions and a layer of 256, shared: the network of the first DQN paper."""
-    body = nn.Sequential(
+    channels = observation_shape[0]
+    body = nn.Sequential(*convolutions(channels), nn.Linear(FEATURES, 256), nn.ReLU())
+    return ActorCritic(body, nn.Linear(256, num_actions), nn.Linear(256, 1))
+
+
+FEATURES = 32 * 9 * 9
+
+
+def convolutions(channels: int) -> list[nn.Module]:
+    """From images of 84x84 to ``FEATURES`` numbers."""
+    return [
         Scale(),
-        nn.Conv2d(observation_shape[0], 16, kernel_size=8, stride=4),
+        nn.Conv2d(channels, 16, kernel_size=8, stride=4),
         nn.ReLU(),
         nn.Conv2d(16, 32, kernel_size=4, stride=2),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(32 * 9 * 9, 256),
-        nn.ReLU(),
-    )
-    return ActorCritic(body, nn.Linear(256, num_actions), nn.Linear(256, 1))
+    ]
 
 
 def nature_cnn(num_actions: int) -> ActorCritic:

@@ -60,47 +60,6 @@ class FunctionSession:
         self._process.join()
 
 
-class Turns:
-    """Systems that are measured one after the other, round after round."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._sessions: dict[str, Session] = {}
-        self._missing: dict[str, str] = {}
-
-    def add(self, name: str, start: Callable[[], Session] | str) -> None:
-        """Another system, which sets itself up now, or why it is not there."""
-        if isinstance(start, str):
-            self._missing[name] = start
-        else:
-            self._sessions[name] = start()
-            self._measure(name)
-
-    def round(self) -> Iterator[tuple[str, dict[str, Any], str]]:
-        """Each system's name, result, and why there is none."""
-        for name in [*self._sessions, *self._missing]:
-            result = self._measure(name) if name in self._sessions else {}
-            yield name, result, self._missing.get(name, "")
-
-    def _measure(self, name: str) -> dict[str, Any]:
-        try:
-            return dict(self._sessions[name].measure(self._timeout_s))
-        except MeasurementError as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            self._sessions.pop(name).close()
-            self._missing[name] = "failed"
-            return {}
-
-    def __enter__(self) -> Self:
-        # Whoever is stopped would stay so for ever.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for session in self._sessions.values():
-            session.close()
-
-
 def _serve(connection: Connection, function: Callable[..., Iterator[Any]], args: tuple) -> None:
     os.setsid()
     set_start_method(None, force=True)  # Users start from the default; this process was spawned.
@@ -147,6 +106,47 @@ class CommandSession:
         """End it, with all its processes."""
         _end(self._process.pid)
         self._process.wait()
+
+
+class Turns:
+    """Systems that are measured one after the other, round after round."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._sessions: dict[str, Session] = {}
+        self._missing: dict[str, str] = {}
+
+    def add(self, name: str, start: Callable[[], Session] | str) -> None:
+        """Another system, which sets itself up now, or why it is not there."""
+        if isinstance(start, str):
+            self._missing[name] = start
+        else:
+            self._sessions[name] = start()
+            self._measure(name)
+
+    def round(self) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """Each system's name, result, and why there is none."""
+        for name in [*self._sessions, *self._missing]:
+            result = self._measure(name) if name in self._sessions else {}
+            yield name, result, self._missing.get(name, "")
+
+    def _measure(self, name: str) -> dict[str, Any]:
+        try:
+            return dict(self._sessions[name].measure(self._timeout_s))
+        except MeasurementError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            self._sessions.pop(name).close()
+            self._missing[name] = "failed"
+            return {}
+
+    def __enter__(self) -> Self:
+        # Whoever is stopped would stay so for ever.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for session in self._sessions.values():
+            session.close()
 
 
 @contextmanager

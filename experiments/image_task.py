@@ -17,10 +17,11 @@ import ppo
 import report
 import tyro
 from estimator import Stopwatch
-from networks import Scale
+from networks import FEATURES, convolutions
 from sync_run import run
 from torch import Tensor, nn
 
+from clusterenv import AdaptiveSync
 from clusterenv.head.surveyor import Surveyor
 
 ARGS = replace(
@@ -57,13 +58,8 @@ class ImageAgent(ppo.Agent):
 
 def _cnn(channels: int, outputs: int, gain: float) -> nn.Sequential:
     return nn.Sequential(
-        Scale(),
-        nn.Conv2d(channels, 16, kernel_size=8, stride=4),
-        nn.ReLU(),
-        nn.Conv2d(16, 32, kernel_size=4, stride=2),
-        nn.ReLU(),
-        nn.Flatten(),
-        ppo.layer(32 * 9 * 9, 256),
+        *convolutions(channels),
+        ppo.layer(FEATURES, 256),
         nn.ReLU(),
         ppo.layer(256, int(outputs), gain),
     )
@@ -128,7 +124,7 @@ def _notes(cost: float) -> str:
     updates = int(np.ceil(ARGS.total_steps / ARGS.num_steps / ARGS.num_envs))
     return (
         f"PPO on Catch, {ARGS.total_steps:,} steps, {updates} updates; return of "
-        f"{ARGS.eval_episodes} episodes. Measuring on {64} rows per worker took "
+        f"{ARGS.eval_episodes} episodes. Measuring on {AdaptiveSync().rows} rows per worker took "
         f"{100 * cost:.1f} % of the time of the PPO updates. MB for weights: all that the socket "
         "carried for weights, pulls and the requests with announcements. In full: actor and critic "
         "in fp32 to each worker at every version. JSON at every step: computed for the same run.\n"

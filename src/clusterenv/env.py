@@ -1,4 +1,4 @@
-"""ClusterEnv: the face. Partial batches and policies; Gymnasium's own calls are its base."""
+"""ClusterEnv: partial batches and policies here, Gymnasium's own calls in its base class."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.agreement import agree_on_spaces
-from clusterenv.arguments import (
-    Seed,
-    distinct_slots,
-)
+from clusterenv.arguments import Seed, distinct_slots
 from clusterenv.backends.base import Backend
 from clusterenv.backends.gymnasium import EnvFactory, EnvWrapper
 from clusterenv.call_state import Call

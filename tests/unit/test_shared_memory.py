@@ -216,6 +216,9 @@ def test_only_the_last_to_answer_sees_that_all_have():
     # The other one is lost, and nobody waits for it.
     head.expect_no_answer((1, 3))
     assert one.note_answer((0, 2), 3)
+    # A worker that has no slots is nobody to wait for, lost or not.
+    head.expect_no_answer(())
+    assert one.note_answer((0, 2), 4)
 
 
 @given(st.integers(1, 9), st.lists(array_leaves | object_leaves, max_size=4))

@@ -211,13 +211,15 @@ class Arena:
         Not always to be had: True, then, which costs the head a glance too many.
         """
         self._answered[rows_of(slots)] = request
-        # Two that answer at once must see each other: a lock orders the writing and the reading.
+        # Two that answer at once must see each other. The lock is this process's own and keeps
+        # nobody out: taking it is a memory barrier between the writing and the reading.
         with self._fence:
             return not MAY_SPIN or bool(self._answered.min() >= request)
 
     def expect_no_answer(self, slots: Sequence[int]) -> None:
         """The worker of ``slots`` is gone: let nobody think that it will be the last to answer."""
-        self._answered[rows_of(slots)] = np.iinfo(np.int64).max
+        # Not `rows_of`: a worker that has just come, or had to give them up, has no slots.
+        self._answered[list(slots)] = np.iinfo(np.int64).max
 
     def _take(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         count = self._num_envs * math.prod(shape)

@@ -19,7 +19,7 @@ class Translator:
     def __init__(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         self._observation_space, self._action_space = observation_space, action_space
         self.leaves, self.action_leaves = leaves_of(observation_space), leaves_of(action_space)
-        self._is_plain = not self.leaves[0].path if self.leaves else False
+        self._is_plain = [leaf.path for leaf in self.leaves] == [()]
         for space, leaves in (
             (observation_space, self.leaves),
             (action_space, self.action_leaves),

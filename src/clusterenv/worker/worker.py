@@ -364,7 +364,7 @@ class Worker:
                 "" if action is None else _text(lambda: repr(action)),
             )
         )
-        if self._arena is not None:
+        if request and self._arena is not None:
             # The others need not think that this worker will be the last to answer.
             self._arena.note_answer(self._slots, request)
 
