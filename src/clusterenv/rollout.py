@@ -120,6 +120,9 @@ class FragmentPart:
     version: int
     arrays: dict[str, Array]
 
+    def __lt__(self, other: FragmentPart) -> bool:
+        return self.request < other.request
+
 
 AnyFragment = TypeVar("AnyFragment", bound=Fragment)
 

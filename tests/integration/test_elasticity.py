@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -198,6 +199,27 @@ def test_a_stream_goes_on_without_a_worker_that_cannot_be_replaced():
         seen = {tuple(next(stream).slots.tolist()) for _ in range(12)}
         assert {(0, 1, 2), (3, 4, 5)} <= seen
         stream.close()
+
+
+class SlowToReset(Count):
+    def reset(self, *, seed=None, options=None):
+        if options:
+            time.sleep(options["seconds"])
+        return super().reset(seed=seed, options=options)
+
+
+def test_a_reset_that_all_were_busy_with_is_dealt_out_again_when_one_stays_away():
+    launcher = Tardy()
+    limits = {"min_workers": 2, "restart_timeout_s": 1.0}
+    with ClusterEnv(SlowToReset, NUM_ENVS, 3, launcher=launcher, **limits) as envs:
+        pid = envs.call("pid")[2]
+        launcher.hold_back("worker-1")
+        envs.reset_async(seed=SEED, options={"seconds": 0.75})
+        kill(pid)
+        observations, _ = envs.reset_wait()
+        assert set(owners(envs)) == {"worker-0.0", "worker-2.0"}
+        expected, _ = SyncVectorEnv([Count] * NUM_ENVS).reset(seed=SEED)
+        assert np.array_equal(observations, expected)
 
 
 def test_with_too_few_workers_the_run_ends_with_the_reason():

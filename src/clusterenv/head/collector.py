@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections import Counter
@@ -14,7 +15,8 @@ import numpy as np
 from clusterenv.errors import ProtocolError
 from clusterenv.head.batch import Batch
 from clusterenv.head.crew import Crew
-from clusterenv.head.exchange import Exchange, Flight
+from clusterenv.head.exchange import Exchange
+from clusterenv.head.flights import Flight
 from clusterenv.head.pace import Pace
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
@@ -45,6 +47,7 @@ class Collector:
         self._staffing, self._surveyor, self._pump = staffing, surveyor, pump
         self._pace = Pace() if balance else None
         self._parts: list[FragmentPart] = []
+        """What has come; in a stream a heap, the oldest first."""
         self._acted: dict[int, dict[str, Any]] = {}
         self._acted_on: dict[int, list[Array]] = {}
         self._num_steps = 0
@@ -91,10 +94,10 @@ class Collector:
 
     def wait_for(self, num_slots: int, patience_s: float) -> None:
         """Wait for the fragments of this many slots, and then at most so long for the others."""
-        deadline = math.inf
+        deadline, waits_for_some = math.inf, num_slots < self._roster.num_envs
         while not self._exchange.is_idle:
             now = time.monotonic()
-            if sum(len(part.slots) for part in self._parts) >= num_slots:
+            if waits_for_some and sum(len(part.slots) for part in self._parts) >= num_slots:
                 deadline = min(deadline, now + patience_s)
             if now >= deadline:
                 break
@@ -108,13 +111,13 @@ class Collector:
 
     def forget_owed(self) -> None:
         """Workers need not deliver any more what they still owe to the last rollout."""
-        for index in self._exchange.count_collecting():
+        for index in self._exchange.flights.count_collecting():
             self._exchange.cancel(self._roster.members[index])
         self._parts.clear()
 
     def _under_way(self) -> Counter[int]:
         """How many fragments of each member are under way or wait to be taken."""
-        under_way = self._exchange.count_collecting()
+        under_way = self._exchange.flights.count_collecting()
         under_way.update(self._roster.owner_of(part.slots[0]).index for part in self._parts)
         return under_way
 
@@ -123,7 +126,7 @@ class Collector:
         arrays = dict(zip(reply.names, read_arrays(reply.arrays, frames), strict=True))
         part = FragmentPart(flight.slots, reply.request, reply.version, arrays)
         self._check(part)
-        self._parts.append(part)
+        heapq.heappush(self._parts, part)
         self._surveyor.note_fragment(flight.member, part)
         if self._pace is not None and not self._credits:
             seconds = time.monotonic() - flight.sent_at
@@ -135,11 +138,11 @@ class Collector:
         self._scrutiny.check_part(part, self._num_steps, newest.version)
         if self._credits or part.version < newest.policy_since:
             return
-        others = [other for other in self._parts if other.version >= newest.policy_since]
+        others = (other for other in self._parts if other.version >= newest.policy_since)
         # They fit each other, or they would not be here.
-        if others and not self._scrutiny.fit_together(part, others[0]):
+        if (first := next(others, None)) and not self._scrutiny.fit_together(part, first):
             # Nobody knows who is right: the others are asked again.
-            for other in others:
+            for other in [first, *others]:
                 self._parts.remove(other)
                 self._collect(self._roster.owner_of(other.slots[0]), self._num_steps)
             raise ProtocolError("its policy says other things than that of other workers")
@@ -196,12 +199,16 @@ class Collector:
             self._parts.clear()
 
     def _take_next_part(self) -> FragmentPart | None:
-        """A worker's oldest fragment: one in shared memory may overtake one on the socket."""
-        for part in sorted(self._parts, key=lambda part: part.request):
-            if not self._exchange.expects_earlier(part.slots, part.request):
-                self._parts.remove(part)
-                return part
-        return None
+        """The oldest, unless it overtook its worker's last: that went over the socket."""
+        too_early, part = [], None
+        while self._parts and part is None:
+            part = heapq.heappop(self._parts)
+            if self._exchange.expects_earlier(self._roster.owner_of(part.slots[0]), part.request):
+                too_early.append(part)
+                part = None
+        for other in too_early:
+            heapq.heappush(self._parts, other)
+        return part
 
     def _collect_next(self, part: FragmentPart, num_steps: int) -> None:
         owner = self._roster.owner_of(part.slots[0])

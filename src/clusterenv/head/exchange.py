@@ -6,67 +6,38 @@ import builtins
 import math
 import time
 import warnings
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from clusterenv.errors import ProtocolError, WorkerLostError
 from clusterenv.head.crew import Crew, Limits
+from clusterenv.head.flights import Flight, Flights, Reply, Request
 from clusterenv.head.remote_errors import rebuild
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.watch import Ended
 from clusterenv.wire.codec import Buffer, encode
 from clusterenv.wire.messages import (
     Built,
-    Call,
     Cancel,
     Collect,
     Collected,
     Evaluate,
     LaidOut,
     Leaving,
-    Profile,
     Raised,
-    Reset,
     Returned,
-    SetAttr,
     Step,
     Stepped,
     StepWithPolicy,
     Warned,
 )
 
-Request = Step | Reset | Call | SetAttr | Collect | StepWithPolicy | Evaluate | Profile
-Reply = Stepped | Returned | Collected
-
-# What answers what; everything else is answered by Stepped.
-_REPLY_TO: dict[type, type] = {
-    Call: Returned,
-    SetAttr: Returned,
-    Evaluate: Returned,
-    Profile: Returned,
-    Collect: Collected,
-}
-# Requests whose answers nobody waits for any more are remembered up to this many.
-_MOST_ABANDONED = 100_000
 _MOST_WARNINGS = 1_000
 _LONGEST_WARNING = 10_000
 # The worker dumps its stack at step_timeout_s; give that time to reach its log.
 _HUNG_GRACE_S = 2.0
 _CHECK_EVERY_S = 0.5
-
-
-@dataclass
-class Flight:
-    """A request that a worker has not answered yet."""
-
-    member: Member
-    request: Request
-    slots: tuple[int, ...]
-    sent_at: float = 0.0
-    reports_loss: bool = False
-    """A reset inside a step: the slot's row still has to say that its env was lost."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +67,9 @@ class Exchange:
     def __init__(self, crew: Crew, roster: Roster) -> None:
         self._crew, self._roster = crew, roster
         self._limits = crew.limits
-        self._flights: dict[tuple[int, str], Flight] = {}
-        # What was asked for.
-        self._abandoned: dict[tuple[int, str], type] = {}
+        self.flights = Flights()
         self._held_back: dict[int, list[tuple[Flight, Sequence[Buffer]]]] = {}
+        self._leaving: list[Member] = []
         self._errors: list[BaseException] = []
         self._warnings: list[tuple[str, type[Warning]]] = []
         self._last_request = 0
@@ -116,12 +86,12 @@ class Exchange:
     @property
     def is_idle(self) -> bool:
         """Whether every request has been answered."""
-        return not self._flights
+        return not self.flights
 
     def send(self, flight: Flight, frames: Sequence[Buffer] = ()) -> None:
         """Send a request; it waits here while a replacement is still joining."""
         flight.sent_at = time.monotonic()
-        self._flights[flight.request.request, flight.member.worker] = flight
+        self.flights.add(flight)
         self._send_or_hold_back(flight, frames)
 
     def _send_or_hold_back(self, flight: Flight, frames: Sequence[Buffer]) -> None:
@@ -143,46 +113,28 @@ class Exchange:
             self._crew.send(member, Cancel(self._last_request))
         return self.forget_flights(member)
 
-    def count_collecting(self) -> Counter[int]:
-        """How many fragments of each member are under way."""
-        return Counter(
-            flight.member.index
-            for flight in self._flights.values()
-            if isinstance(flight.request, Collect)
-        )
-
     def send_to_all(self, request: Step | StepWithPolicy) -> None:
         """Send one request to every worker: the hot path, encoded once."""
         header, now = encode(request), time.monotonic()
         for member in self._roster.staffed:
             flight = Flight(member, request, member.slots, now)
-            self._flights[request.request, member.worker] = flight
+            self.flights.add(flight)
             if not (member.joined and self._crew.push(member, header)):
                 self._send_or_hold_back(flight, ())
 
-    def expects_earlier(self, slots: tuple[int, ...], request: int) -> bool:
-        """Whether an earlier fragment of these slots is still under way."""
+    def expects_earlier(self, member: Member, request: int) -> bool:
+        """Whether an earlier fragment of this member is still under way."""
         return any(
-            flight.slots == slots and flight.request.request < request
-            for flight in self._flights.values()
-            if isinstance(flight.request, Collect)
+            earlier < request and isinstance(flight.request, Collect)
+            for earlier, flight in self.flights.of(member).items()
         )
 
     def abandon(self) -> list[Flight]:
         """Take no notice of the replies to what was asked so far; give what was never sent."""
         never_sent = [flight for held in self._held_back.values() for flight, _ in held]
-        self._expect_late(self._flights.values())
-        self._flights.clear()
+        self.flights.abandon()
         self._held_back.clear()
         return never_sent
-
-    def _expect_late(self, flights: Iterable[Flight]) -> None:
-        """These may still be answered, once each."""
-        for flight in flights:
-            key = flight.request.request, flight.member.worker
-            self._abandoned[key] = type(flight.request)
-        while len(self._abandoned) > _MOST_ABANDONED:
-            del self._abandoned[next(iter(self._abandoned))]
 
     def fail(self, error: BaseException) -> None:
         """Raise ``error`` when the caller next asks for errors."""
@@ -223,11 +175,9 @@ class Exchange:
 
     def _leavers(self) -> Iterator[Loss]:
         """Who had to leave, once it has answered; fragments can be collected again."""
-        for member in self._roster.members:
-            if member.leaving and not any(
-                flight.member is member and not isinstance(flight.request, Collect)
-                for flight in self._flights.values()
-            ):
+        self._leaving = [member for member in self._leaving if member.leaving]
+        for member in self._leaving:
+            if all(isinstance(f.request, Collect) for f in self.flights.of(member).values()):
                 yield Loss(member, member.leaving, self.forget_flights(member), "leaving")
 
     def _arrived(self, worker: str, message: Any, frames: list[Buffer]) -> Answer | Ended | None:
@@ -236,7 +186,7 @@ class Exchange:
             return None
         match message:
             case Stepped() | Returned() | Collected():
-                flight = self._flight_of(message, worker)
+                flight = self.flights.answered(message, worker)
                 # None: a late reply to something that was abandoned.
                 return Answer(flight, message, frames) if flight is not None else None
             case Raised():
@@ -253,6 +203,7 @@ class Exchange:
                     self._join(member, error)
             case Leaving(reason=reason):
                 member.leaving = reason
+                self._leaving.append(member)
             case Ended():
                 return message
             case ProtocolError():
@@ -261,23 +212,10 @@ class Exchange:
                 raise ProtocolError(f"a worker may not say {type(message).__name__}")
         return None
 
-    def _flight_of(self, reply: Reply | Raised, worker: str) -> Flight | None:
-        """What this answers; None if it was abandoned; ProtocolError if it was never asked."""
-        key = reply.request, worker
-        flight, asked = self._flights.get(key), self._abandoned.get(key)
-        if flight is not None:
-            asked = type(flight.request)
-        if asked is None:
-            raise ProtocolError(f"an answer to request {reply.request}, which is not open")
-        if type(reply) is not Raised and type(reply) is not _REPLY_TO.get(asked, Stepped):
-            raise ProtocolError(f"{type(reply).__name__} is no answer to {asked.__name__}")
-        self._abandoned.pop(key, None)
-        return self._flights.pop(key, None)
-
     def _take_error(self, member: Member, raised: Raised) -> None:
         if not raised.request and member.joined:
             raise ProtocolError(f"outside of any request it raised {raised.text:.1000}")
-        flight = self._flight_of(raised, member.worker) if raised.request else None
+        flight = self.flights.answered(raised, member.worker) if raised.request else None
         error = rebuild(raised, self._crew.reception.whereabouts(member.worker))
         if flight is not None:
             self.fail(error)
@@ -300,9 +238,9 @@ class Exchange:
         if now < self._next_check:
             return
         self._next_check = now + _CHECK_EVERY_S
-        for flight in list(self._flights.values()):
+        for flight in list(self.flights):
             waited_s, member = now - flight.sent_at, flight.member
-            if self._flights.get((flight.request.request, member.worker)) is not flight:
+            if flight not in self.flights:
                 continue  # lost with another flight of its worker, who has been replaced since
             if member.joined and waited_s > _allowed_s(flight.request, limits) + _HUNG_GRACE_S:
                 reason = f"no answer within step_timeout_s={limits.step_timeout_s:g}"
@@ -313,7 +251,7 @@ class Exchange:
 
     def lose_with(self, flight: Flight, reason: str) -> Loss:
         """The worker that gave a bad answer to ``flight`` is lost, and the flight with it."""
-        self._flights[flight.request.request, flight.member.worker] = flight
+        self.flights.add(flight)
         return next(self._lose(flight.member.worker, reason))
 
     def _lose(self, worker: str, reason: str) -> Iterator[Loss]:
@@ -324,12 +262,8 @@ class Exchange:
 
     def forget_flights(self, member: Member) -> list[Flight]:
         """Take no notice of what this member's worker still answers; give what it was asked."""
-        flights = [flight for flight in self._flights.values() if flight.member is member]
-        self._expect_late(flights)
-        for flight in flights:
-            del self._flights[flight.request.request, member.worker]
         self._held_back.pop(member.index, None)
-        return flights
+        return self.flights.forget(member)
 
 
 def _allowed_s(request: Request, limits: Limits) -> float:

@@ -20,7 +20,8 @@ from clusterenv.errors import ProtocolError, StartupError
 from clusterenv.head.batch import Batch
 from clusterenv.head.collector import Collector
 from clusterenv.head.crew import Crew, Limits
-from clusterenv.head.exchange import Exchange, Flight, Loss, Reply
+from clusterenv.head.exchange import Exchange, Loss
+from clusterenv.head.flights import Flight, Reply
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.scrutiny import Scrutiny, read_description

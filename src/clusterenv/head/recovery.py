@@ -11,7 +11,8 @@ from gymnasium.vector import AutoresetMode
 from clusterenv.errors import WorkerLostError
 from clusterenv.head.batch import Batch
 from clusterenv.head.crew import Crew
-from clusterenv.head.exchange import Exchange, Flight, Loss
+from clusterenv.head.exchange import Exchange, Loss
+from clusterenv.head.flights import Flight
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.staffing import Staffing
 from clusterenv.wire.messages import (
@@ -130,7 +131,9 @@ class Recovery:
         seeds = unpack(reset.seeds, allow_pickle=False) if reset.seeds else []
         for member, group, part in self._roster.split_by_member(flight.slots):
             own = pack(seeds[part], allow_pickle=False) if seeds else b""
-            again = msgspec.structs.replace(reset, slots=group, seeds=own)
+            # A new id: one member may have to repeat the resets of several.
+            request = self._exchange.new_request()
+            again = msgspec.structs.replace(reset, request=request, slots=group, seeds=own)
             self._exchange.send(Flight(member, again, group, reports_loss=flight.reports_loss))
 
     def restart_lost(self, slots: Sequence[int]) -> None:

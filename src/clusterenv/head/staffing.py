@@ -8,7 +8,8 @@ from gymnasium.vector import AutoresetMode
 
 from clusterenv.backends.base import Backend
 from clusterenv.head.crew import Crew
-from clusterenv.head.exchange import Exchange, Flight
+from clusterenv.head.exchange import Exchange
+from clusterenv.head.flights import Flight
 from clusterenv.head.roster import Member, Roster
 from clusterenv.sync import SyncRule
 from clusterenv.wire.messages import Build
