@@ -67,14 +67,16 @@ def actions_by_row(
             f"actions have shape {array.shape}, expected {(count, *leaf.shape)}: one of "
             f"{single} for each of {count} envs"
         )
-    if leaf.dtype is None or not _fits(array.dtype, leaf.dtype):
+    if array.dtype != leaf.dtype and not _fits(array.dtype, leaf.dtype):
         raise TypeError(
             f"actions have dtype {array.dtype}, which does not fit {single} of dtype {leaf.dtype}"
         )
     return array
 
 
-def _fits(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+def _fits(given: np.dtype[Any], wanted: np.dtype[Any] | None) -> bool:
+    if wanted is None:
+        return False
     # Plain Python ints become int64, which numpy does not let into unsigned integers.
     both_integers = given.kind in "iu" and wanted.kind in "iu"
     return both_integers or np.can_cast(given, wanted, "same_kind")

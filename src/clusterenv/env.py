@@ -190,6 +190,8 @@ class ClusterEnv(RemoteVectorEnv):
         Given a policy instead of actions, it acts on the workers, and the infos say what it did:
         ``info["action"]``, ``info["log_prob"]``, ``info["value"]``.
         """
+        if isinstance(actions, np.ndarray):
+            return super().step(actions)
         if hasattr(actions, "act") or hasattr(actions, "state_dict"):
             return self._step_with(actions)
         return super().step(actions)
@@ -230,7 +232,7 @@ class ClusterEnv(RemoteVectorEnv):
             self._state.pending, self._state.has_reset = Call.NOTHING, False
             raise
         batch, rows = self._head.batch, np.asarray(slots)
-        infos = batch.take_infos_of(slots)
+        infos = batch.infos.take_of(slots)
         infos["env_id"] = rows
         return (
             batch.observations_of(slots),

@@ -78,7 +78,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._state.has_reset = True
         self._state.has_stepped = self._state.has_stepped and not self._state.resets_all
         batch = self._head.batch
-        return batch.observations(self.copy), batch.take_infos(self._add_info)
+        return batch.observations(self.copy), batch.infos.take(self._add_info)
 
     def _take_seed(self, seed: Seed) -> list[int | None]:
         seeds = seed_by_slot(seed, self.num_envs)
@@ -111,7 +111,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             batch.rewards.copy(),
             batch.terminated.copy(),
             batch.truncated.copy(),
-            batch.take_infos(self._add_info),
+            batch.infos.take(self._add_info),
         )
 
     def _by_row(self, actions: Any, count: int) -> Any:
@@ -228,8 +228,12 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     def _wait(self, call: Call, timeout: float | None) -> None:
         self._assert_is_running()
         self._state.assert_pending(call)
-        with self._finishing(call):
+        self._state.pending = Call.NOTHING
+        try:
             done = self._head.wait_until_idle(timeout)
+        except BaseException:
+            self._forget(call)
+            raise
         if not done:
             self._head.abandon()
             raise multiprocessing.TimeoutError(
@@ -243,9 +247,12 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         try:
             yield
         except BaseException:
-            self._state.has_reset = self._state.has_reset and call is Call.CALL
-            self._head.abandon()
+            self._forget(call)
             raise
+
+    def _forget(self, call: Call) -> None:
+        self._state.has_reset = self._state.has_reset and call is Call.CALL
+        self._head.abandon()
 
 
 def _close_abandoned(head: Head, owner_pid: int) -> None:

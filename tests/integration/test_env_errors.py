@@ -168,7 +168,7 @@ def test_a_keyboard_interrupt_at_the_head_leaves_the_run_usable(tmp_path, monkey
     makers = walks(NUM_ENVS, SLOT, trouble=troubles.Gate(str(gate)), verb="step")
     oracle, actions = oracle_of(NUM_ENVS), actions_for(NUM_ENVS)
 
-    def interrupt(timeout_s):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
     with cluster(makers) as envs:

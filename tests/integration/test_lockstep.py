@@ -1,17 +1,28 @@
-"""In lockstep the head sleeps until the last worker has answered, whatever the others do."""
+"""In lockstep the head sleeps until the last worker has answered, and most answers are silent."""
 
+import multiprocessing
 import time
 
+import numpy as np
 import pytest
 
 from clusterenv import ClusterEnv
-from clusterenv.wire.shared_memory import MAY_SPIN
+from clusterenv.wire.marks import MAY_SPIN
 from tests.integration.envs import Walk
 
 _SLOW_S = 0.2
 
+ordered = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: no silent answers")
 
-class Slow(Walk):
+
+class Quiet(Walk):
+    """A walk with nothing to say."""
+
+    def _info(self):
+        return {}
+
+
+class Slow(Quiet):
     """A walk whose steps take their time."""
 
     def step(self, action):
@@ -19,43 +30,123 @@ class Slow(Walk):
         return super().step(action)
 
 
-class Stumbling(Walk):
+class Slower(Quiet):
+    """A walk whose steps take longer than the head waits at a time."""
+
+    def step(self, action):
+        time.sleep(1.3)
+        return super().step(action)
+
+
+class Stumbling(Quiet):
     """A walk that ends in its first step."""
 
     def step(self, action):
         raise ValueError("stumbled")
 
 
-def count_pumps(envs):
-    """How often the head wakes up to look for answers, from now on: a list that grows."""
-    pumps, pump = [], envs._head._exchange.pump
+class Counting(Quiet):
+    """A walk that takes its time and counts its steps."""
 
-    def counted(timeout_s):
-        pumps.append(timeout_s)
-        return pump(timeout_s)
+    num_steps = 0
 
-    envs._head._exchange.pump = counted
-    return pumps
+    def step(self, action):
+        time.sleep(_SLOW_S)
+        self.num_steps += 1
+        return super().step(action)
 
 
-@pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly here: everybody wakes the head")
+def note_calls(owner, method):
+    """The first arguments of all calls from now on: a list that grows."""
+    calls, original = [], getattr(owner, method)
+
+    def noted(first, *others):
+        calls.append(first)
+        return original(first, *others)
+
+    setattr(owner, method, noted)
+    return calls
+
+
+def step(envs):
+    return envs.step(envs.action_space.sample())
+
+
+@ordered
 @pytest.mark.parametrize("slow", [0, 1])
 def test_the_head_wakes_once_for_all_answers(slow):
-    makers = [Slow if slot == slow else Walk for slot in range(2)]
+    makers = [Slow if slot == slow else Quiet for slot in range(2)]
     with ClusterEnv(makers, num_workers=2) as envs:
         envs.reset(seed=1)
-        pumps = count_pumps(envs)
-        envs.step(envs.action_space.sample())
-        assert len(pumps) == 1
+        step(envs)
+        envs._head.crew.inbox.may_spin = False
+        waits = note_calls(envs._head.crew.inbox, "wait")
+        step(envs)
+        assert len(waits) == 1
+
+
+@ordered
+def test_who_has_nothing_to_say_sends_no_message():
+    with ClusterEnv(Quiet, 4, 2) as envs:
+        envs.reset(seed=1)
+        pumps = note_calls(envs._head._exchange, "pump")
+        for _ in range(3):
+            step(envs)
+        assert pumps == []
+
+
+@pytest.mark.parametrize("makers", [[Walk, Slow], [Slow, Walk], [Walk, Quiet]])
+def test_what_one_worker_has_to_say_comes_with_the_rows_of_all(makers):
+    with ClusterEnv(makers, num_workers=2) as envs, ClusterEnv([Quiet] * 2, num_workers=2) as quiet:
+        envs.reset(seed=1)
+        quiet.reset(seed=1)
+        for _ in range(3):
+            actions = envs.action_space.sample()
+            *result, infos = envs.step(actions)
+            assert np.array_equal(infos["_age"], [maker is Walk for maker in makers])
+            for left, right in zip(result, quiet.step(actions), strict=False):
+                assert np.array_equal(left, right)
 
 
 @pytest.mark.parametrize("makers", [[Stumbling, Slow], [Slow, Stumbling]])
 def test_who_answers_after_an_error_wakes_the_head(makers):
     with ClusterEnv(makers, num_workers=2) as envs:
         envs.reset(seed=1)
-        pumps = count_pumps(envs)
+        waits = note_calls(envs._head.crew.inbox, "wait")
         begun = time.monotonic()
         with pytest.raises(ValueError, match="stumbled"):
-            envs.step(envs.action_space.sample())
+            step(envs)
         # Else it would look again only when its time-out is over.
-        assert time.monotonic() - begun < max(pumps)
+        assert time.monotonic() - begun < max(waits)
+
+
+def test_a_step_may_take_longer_than_the_head_waits_at_a_time():
+    with ClusterEnv([Quiet, Slower], num_workers=2) as envs:
+        envs.reset(seed=1)
+        actions = envs.action_space.sample()
+        observations, *_ = envs.step(actions)
+        with ClusterEnv([Quiet, Quiet], num_workers=2) as expected:
+            expected.reset(seed=1)
+            assert np.array_equal(observations, expected.step(actions)[0])
+
+
+def test_what_comes_after_a_step_that_was_given_up_is_done_after_it():
+    with ClusterEnv(Counting, 4, 2) as envs:
+        envs.reset(seed=1)
+        envs.step_async(envs.action_space.sample())
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.step_wait(timeout=_SLOW_S / 4)
+        assert envs.get_attr("num_steps") == (1,) * 4
+        step(envs)
+        assert envs.get_attr("num_steps") == (2,) * 4
+
+
+def test_a_step_after_one_that_was_given_up_is_not_lost():
+    with ClusterEnv(Counting, 4, 2) as envs:
+        envs.reset(seed=1)
+        for _ in range(3):
+            envs.step_async(envs.action_space.sample())
+            with pytest.raises(multiprocessing.TimeoutError):
+                envs.step_wait(timeout=_SLOW_S / 4)
+        step(envs)
+        assert envs.get_attr("num_steps") == (4,) * 4

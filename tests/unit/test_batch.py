@@ -1,10 +1,9 @@
-"""Rows and infos lie where their slots are, whatever the order in which they arrived."""
+"""Rows lie where their slots are, whatever the order in which they arrived."""
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,19 +14,6 @@ from tests.equality import assert_same
 SPACE = spaces.Dict(
     a=spaces.Box(-9.0, 9.0, (2,), np.float32), b=spaces.Text(5), c=spaces.Discrete(9)
 )
-
-
-class Oracle(VectorEnv):
-    """Gymnasium's own way to merge infos."""
-
-    def __init__(self, num_envs):
-        self.num_envs = num_envs
-
-    def merge(self, infos):
-        merged = {}
-        for row, info in infos:
-            merged = self._add_info(merged, info, row)
-        return merged
 
 
 def rows_of(slots):
@@ -171,78 +157,12 @@ def test_objects_of_another_layout_are_a_protocol_error(columns):
         Batch(SPACE, 4, None).put_objects([1, 2], columns)
 
 
-@pytest.mark.parametrize(
-    "infos", [5, [5], [(1, 2, 3)], [(1, "no dict")], [("one", {})], [(9, {"x": 1})], [(-1, {})]]
-)
-def test_infos_of_another_layout_are_a_protocol_error(infos):
-    with pytest.raises(ProtocolError):
-        Batch(SPACE, 4, None).put_infos(infos)
-
-
-# Infos.
-
-
-infos_by_slot = st.dictionaries(
-    st.integers(0, 5),
-    # One kind of value per key, as envs do; which key a slot has is left to chance.
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "int": st.integers(-9, 9),
-            "number": st.integers(-9, 9) | st.floats(0, 9),
-            "text": st.text(max_size=3),
-            "nested": st.fixed_dictionaries({}, optional={"x": st.floats(0, 1), "y": st.none()}),
-            "array": st.just(np.arange(3)),
-        },
-    ),
-)
-
-
-@given(infos_by_slot, st.randoms())
-def test_infos_are_merged_in_slot_order_as_gymnasium_does(infos, random):
-    batch, arrived = Batch(SPACE, 6, None), list(infos.items())
-    random.shuffle(arrived)
-    for slot, info in arrived:
-        batch.put_infos([(slot, info)])
-    assert_same(batch.take_infos(Oracle(6)._add_info), Oracle(6).merge(sorted(infos.items())))
-
-
-@given(infos_by_slot, st.randoms())
-def test_infos_of_some_slots_are_merged_in_their_order_as_gymnasium_does(infos, random):
-    batch, arrived = Batch(SPACE, 6, None), list(infos.items())
-    random.shuffle(arrived)
-    batch.put_infos(arrived)
-    slots = [1, 3, 4]
-    expected = [(row, infos[slot]) for row, slot in enumerate(slots) if slot in infos]
-    assert_same(batch.take_infos_of(slots), Oracle(3).merge(expected))
-
-
-def test_the_infos_of_one_slot_are_merged_in_the_order_they_were_made():
-    batch = Batch(SPACE, 2, None)
-    batch.put_infos([(1, {"x": 1}), (0, {"x": 5}), (1, {"x": 2})])
-    assert batch.take_infos(Oracle(2)._add_info)["x"].tolist() == [5, 2]
-
-
-def test_infos_are_taken_once():
-    batch = Batch(SPACE, 2, None)
-    batch.put_infos([(1, {"x": 1})])
-    batch.take_infos(Oracle(2)._add_info)
-    assert batch.take_infos(Oracle(2)._add_info) == {}
-
-
-def test_taking_the_infos_of_some_slots_leaves_those_of_the_others():
-    batch = Batch(SPACE, 4, None)
-    batch.put_infos([(0, {"x": 1}), (1, {"x": 2}), (3, {"x": 3})])
-    batch.take_infos_of([1])
-    assert batch.take_infos(Oracle(4)._add_info)["x"].tolist() == [1, 0, 0, 3]
-
-
 def test_a_lost_slot_is_truncated_with_no_reward_and_says_so():
     batch = Batch(SPACE, 3, None)
     put(batch, [0, 1, 2])
     batch.mark_lost(1)
     assert (batch.rewards[1], batch.terminated[1], batch.truncated[1]) == (0.0, False, True)
-    assert batch.take_infos(Oracle(3)._add_info)["_env_lost"].tolist() == [False, True, False]
+    assert batch.infos.take_of([0, 1, 2])["_env_lost"].tolist() == [False, True, False]
 
 
 def test_a_lost_slot_keeps_its_last_observation():

@@ -6,7 +6,8 @@ import pytest
 
 from clusterenv.errors import RemoteError
 from clusterenv.head.crew import Ended, Limits
-from clusterenv.head.exchange import Answer, Exchange, Flight, Loss
+from clusterenv.head.exchange import Exchange
+from clusterenv.head.flights import Answer, Flight, Loss
 from clusterenv.head.inbox import Inbox
 from clusterenv.head.reception import Reception
 from clusterenv.head.roster import Roster

@@ -10,6 +10,7 @@ from clusterenv.head.inbox import Inbox
 from clusterenv.wire import bell
 from clusterenv.wire.codec import encode
 from clusterenv.wire.frame_buffer import FrameWriter
+from clusterenv.wire.marks import MAY_SPIN
 from clusterenv.wire.messages import Returned, Stepped
 from clusterenv.wire.shared_memory import Mailbox
 
@@ -80,7 +81,7 @@ def test_waiting_ends_at_once_when_something_is_here(inbox):
 
 
 def test_waiting_in_vain_ends(inbox):
-    inbox.wait(0.001)
+    assert not inbox.wait(0.001)
     assert inbox.is_empty()
 
 
@@ -106,10 +107,17 @@ def test_a_worker_ends_the_waiting_by_the_bell(inbox, mailbox, frames_fd):
     thread.join()
 
 
-def test_a_ring_without_a_message_does_not_end_the_waiting(inbox):
+def test_a_ring_without_a_message_ends_the_waiting_once(inbox):
+    # A worker may have answered without one.
     inbox.bell.ring()
-    inbox.wait(0.001)
-    assert inbox.is_empty()
+    assert inbox.wait(_PATIENCE_S)
+    assert not inbox.wait(0.001)
+
+
+def test_who_spins_sees_that_it_is_done():
+    inbox = Inbox(may_spin=True)
+    assert inbox.wait(0.0, lambda: True) == MAY_SPIN
+    inbox.close()
 
 
 def test_what_is_no_message_arrives_as_the_error_of_its_worker(inbox, mailbox, frames_fd):

@@ -7,6 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from clusterenv.wire.codec import read_arrays
+from clusterenv.wire.infos import unpack_infos
 from clusterenv.wire.shared_memory import Arena, allocate
 from clusterenv.wire.spaces import leaves_of
 from clusterenv.wire.values import unpack
@@ -23,7 +24,7 @@ def rows_for(space, kind):
         return FrameRows(leaves, trusted=False), None
     fd = os.memfd_create("test")
     allocate(fd, Arena.size_of(NUM_ENVS, None, leaves))
-    arena = Arena(fd, NUM_ENVS, None, leaves)
+    arena = Arena(fd, NUM_ENVS, 1, None, leaves)
     os.close(fd)
     return ArenaRows(arena, leaves, trusted=False), arena
 
@@ -143,7 +144,7 @@ def test_what_is_no_array_travels_packed(kind):
     outcome = outcome_of([{"a": "x", "b": 1}, {"a": "y", "b": 2}], infos=[(1, {"k": 3})])
     reply, _ = rows.reply(1, (1, 2), outcome)
     assert unpack(reply.objects, allow_pickle=False) == [["x", "y"]]
-    assert unpack(reply.infos, allow_pickle=False) == [(1, {"k": 3})]
+    assert unpack_infos(reply.infos, allow_pickle=False).by_slot() == [(1, {"k": 3})]
 
 
 def test_frames_are_fresh_each_time():

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterenv.wire.shared_memory import MAY_SPIN, Arena, Mailbox, Ring, allocate
+from clusterenv.wire.shared_memory import Arena, Mailbox, Ring, allocate
 from clusterenv.wire.spaces import Leaf, leaves_of
 
 _PATIENCE_S = 60.0
@@ -93,16 +93,6 @@ def test_a_message_that_can_never_fit_is_not_taken():
     assert not small_ring().push(bytes(SmallRing.CAPACITY - 7))
 
 
-def test_waiting_ends_at_once_when_there_is_something():
-    ring = small_ring()
-    ring.push(b"x")
-    assert ring.wait_spinning(_PATIENCE_S)
-
-
-def test_waiting_in_vain_ends():
-    assert not small_ring().wait_spinning(1e-4)
-
-
 # Mailboxes.
 
 
@@ -169,6 +159,56 @@ def test_messages_cross_processes_in_order_and_whole(mailbox_fd):
         echo.wait()
 
 
+def test_waiting_ends_at_once_when_there_is_mail(mailbox_fd):
+    mailbox = Mailbox(mailbox_fd)
+    mailbox.to_worker.push(b"x")
+    assert mailbox.wait_spinning(_PATIENCE_S)
+
+
+def test_waiting_in_vain_ends(mailbox_fd):
+    assert not Mailbox(mailbox_fd).wait_spinning(1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["|b1", "|i1", "<i8", ">f4", "<c16", "<f16"])
+def test_a_call_is_taken_once(mailbox_fd, dtype):
+    head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
+    assert worker.take_call() is None
+    head.call(7, dtype)
+    assert worker.wait_spinning(_PATIENCE_S)
+    assert worker.take_call() == (7, dtype)
+    assert worker.take_call() is None
+    assert not worker.has_mail()
+
+
+def test_nobody_is_called_before_everything_earlier_was_heard(mailbox_fd):
+    head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
+    head.to_worker.push(b"earlier")
+    assert not head.can_call()
+    worker.to_worker.pop()
+    assert head.can_call()
+    head.call(1, "<i8")
+    assert not head.can_call()
+    worker.take_call()
+    assert head.can_call()
+
+
+def test_who_has_mail_does_not_fall_asleep(mailbox_fd):
+    head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
+    assert worker.fall_asleep()
+    assert head.is_asleep
+    worker.wake_up()
+    assert not head.is_asleep
+    head.call(1, "<i8")
+    assert not worker.fall_asleep()
+
+
+def test_a_mailbox_that_was_cleared_has_no_call(mailbox_fd):
+    mailbox = Mailbox(mailbox_fd)
+    mailbox.call(1, "<i8")
+    mailbox.clear()
+    assert mailbox.take_call() is None
+
+
 # Arenas.
 
 
@@ -176,7 +216,7 @@ def open_arena(num_envs, action, leaves, maps=1):
     fd = os.memfd_create("test")
     try:
         allocate(fd, Arena.size_of(num_envs, action, leaves))
-        return [Arena(fd, num_envs, action, leaves) for _ in range(maps)]
+        return [Arena(fd, num_envs, num_envs, action, leaves) for _ in range(maps)]
     finally:
         os.close(fd)
 
@@ -205,20 +245,6 @@ def test_no_array_of_an_arena_overlaps_another(num_envs, action, leaves):
         array[...] = pattern
     for array, pattern in zip(arrays, patterns, strict=True):
         assert (array == pattern).all()
-
-
-@pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly here: everybody wakes the head")
-def test_only_the_last_to_answer_sees_that_all_have():
-    head, one, other = open_arena(4, None, [], maps=3)
-    for request in (1, 2):
-        assert not one.note_answer((0, 2), request)
-        assert other.note_answer((1, 3), request)
-    # The other one is lost, and nobody waits for it.
-    head.expect_no_answer((1, 3))
-    assert one.note_answer((0, 2), 3)
-    # A worker that has no slots is nobody to wait for, lost or not.
-    head.expect_no_answer(())
-    assert one.note_answer((0, 2), 4)
 
 
 @given(st.integers(1, 9), st.lists(array_leaves | object_leaves, max_size=4))
@@ -254,7 +280,7 @@ def test_mapping_more_than_was_allocated_is_an_error_and_no_signal():
     fd = os.memfd_create("test")
     try:
         with pytest.raises(ValueError, match="greater than file size"):
-            Arena(fd, 4, None, [BOX])
+            Arena(fd, 4, 4, None, [BOX])
     finally:
         os.close(fd)
 

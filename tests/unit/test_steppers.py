@@ -9,6 +9,7 @@ from gymnasium.vector.utils import iterate
 
 from clusterenv.head.batch import Batch
 from clusterenv.wire.codec import read_arrays
+from clusterenv.wire.infos import unpack_infos
 from clusterenv.wire.spaces import leaves_of
 from clusterenv.wire.values import unpack
 from clusterenv.worker.rows import FrameRows
@@ -47,7 +48,7 @@ class Bench:
         return (batch.observations(copy=True), *flags, self.infos())
 
     def infos(self):
-        return self.batch.take_infos(self.env._add_info)
+        return self.batch.infos.take(self.env._add_info)
 
     def take(self, slots, outcome):
         reply, frames = self.rows.reply(1, slots, outcome)
@@ -55,7 +56,7 @@ class Bench:
         if reply.objects:
             self.batch.put_objects(slots, unpack(reply.objects, allow_pickle=True))
         if reply.infos:
-            self.batch.put_infos(unpack(reply.infos, allow_pickle=True))
+            self.batch.infos.put(unpack_infos(reply.infos, allow_pickle=True), slots)
 
 
 def env_bench(factory, mode, slots=range(NUM_ENVS)):

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 from gymnasium import Space
-from gymnasium.vector import VectorEnv
 
 from clusterenv.errors import ProtocolError
+from clusterenv.head.infos import Infos
 from clusterenv.wire.codec import Array
 from clusterenv.wire.shared_memory import Arena
-from clusterenv.wire.spaces import join_leaves, leaves_of, rows_of
+from clusterenv.wire.spaces import join_leaves, leaves_of, rows_of, single_array_leaf
 
 # Fresh memory costs a page fault every 4 kB: more than the copying itself.
 _WORTH_REUSING_BYTES = 1 << 17
 _COPIES = 3
-
-AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
 
 
 class Batch:
@@ -43,8 +41,10 @@ class Batch:
                 for leaf in self._leaves
             ]
         )
+        self._only = self._arrays[0] if single_array_leaf(space) else None
+        """Where the observations are a single array."""
         self._objects: list[list[Any]] = [[None] * num_envs for leaf in self._leaves]
-        self._infos: list[tuple[int, dict[str, Any]]] = []
+        self.infos = Infos(num_envs)
         self._copies: dict[int, list[Array]] = {}
 
     def put_arrays(self, slots: Sequence[int], arrays: Sequence[Array]) -> None:
@@ -67,32 +67,17 @@ class Batch:
             for slot, value in zip(slots, column, strict=True):
                 self._objects[place][slot] = value
 
-    def put_infos(
-        self, infos: Sequence[tuple[int, dict[str, Any]]], slots: Sequence[int] | None = None
-    ) -> None:
-        """Take infos of ``slots`` (by default of any), for :meth:`take_infos` to merge."""
-        allowed = range(len(self.rewards)) if slots is None else frozenset(slots)
-        for pair in infos if isinstance(infos, list) else [None]:
-            match pair:
-                case (int(slot), dict()) if slot in allowed:
-                    pass
-                case _:
-                    raise ProtocolError("a reply has infos of another layout, or of other slots")
-        self._infos.extend(infos)
-
-    def forget_infos(self) -> None:
-        """Drop the infos of what was abandoned."""
-        self._infos = []
-
     def mark_lost(self, slot: int) -> None:
         """The env of ``slot`` is gone: the last good observation, reward 0, truncated."""
         self.rewards[slot] = 0.0
         self.terminated[slot] = False
         self.truncated[slot] = True
-        self._infos.append((slot, {"env_lost": True}))
+        self.infos.note(slot, {"env_lost": True})
 
     def observations(self, copy: bool) -> Any:
         """The observations of all slots, in the structure of the observation space."""
+        if self._only is not None:
+            return self._copy(0, self._only) if copy else self._only
         values = [
             array if array is not None else tuple(objects)
             for array, objects in zip(self._arrays, self._objects, strict=True)
@@ -139,30 +124,6 @@ class Batch:
         ]
         return join_leaves(self._space, values)
 
-    def take_infos(self, add_info: AddInfo) -> dict[str, Any]:
-        """Merge the infos so far in slot order, with Gymnasium's own ``_add_info``."""
-        infos: dict[str, Any] = {}
-        # Taken first: infos that do not fit together must not come again with the next step.
-        taken, self._infos = self._infos, []
-        # Stable: a slot's own infos stay in the order in which they were made.
-        for slot, info in sorted(taken, key=lambda pair: pair[0]):
-            infos = add_info(infos, info, slot)
-        return infos
-
-    def take_infos_of(self, slots: Sequence[int]) -> dict[str, Any]:
-        """Merge the infos of some slots, a row for each of them; keep the others."""
-        infos: dict[str, Any] = {}
-        if not self._infos:
-            return infos
-        merger = _InfoMerger(len(slots))
-        row_of = {slot: row for row, slot in enumerate(slots)}
-        wanted = [(row_of[slot], info) for slot, info in self._infos if slot in row_of]
-        self._infos = [(slot, info) for slot, info in self._infos if slot not in row_of]
-        # Stable, and in slot order: the first value decides the dtype of its array.
-        for row, info in sorted(wanted, key=lambda pair: pair[0]):
-            infos = merger._add_info(infos, info, row)
-        return infos
-
 
 def _are_lists_of(columns: Any, count: int, length: int) -> bool:
     return (
@@ -170,10 +131,3 @@ def _are_lists_of(columns: Any, count: int, length: int) -> bool:
         and len(columns) == count
         and all(isinstance(column, list) and len(column) == length for column in columns)
     )
-
-
-class _InfoMerger(VectorEnv[Any, Any, Any]):
-    """Gymnasium's ``_add_info`` for a batch of another size."""
-
-    def __init__(self, num_envs: int) -> None:
-        self.num_envs = num_envs

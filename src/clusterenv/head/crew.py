@@ -48,7 +48,7 @@ class Limits:
 
 
 @dataclass
-class _Line:
+class Line:
     """The shared-memory line to the worker in one place; a replacement takes it over."""
 
     mailbox: Mailbox
@@ -57,10 +57,11 @@ class _Line:
     frames_fd: int
 
     @staticmethod
-    def open() -> _Line:
+    def open() -> Line:
+        """A new one; OSError if there is no memory for it."""
         mailbox_fd = Mailbox.create()
         frames_fd = os.memfd_create("clusterenv-frames", os.MFD_CLOEXEC)
-        return _Line(Mailbox(mailbox_fd), Bell(), mailbox_fd, frames_fd)
+        return Line(Mailbox(mailbox_fd), Bell(), mailbox_fd, frames_fd)
 
     def clear(self) -> None:
         """Make it as new for the next worker; the one before is gone."""
@@ -68,6 +69,7 @@ class _Line:
         self.doorbell.clear()
 
     def close(self) -> None:
+        """Give its memory back."""
         self.doorbell.close()
         os.close(self.mailbox_fd)
         os.close(self.frames_fd)
@@ -95,7 +97,7 @@ class Crew:
         self.ledger = Ledger()
         self.publisher = Publisher(self.ledger, encoding, self.reception.neighbourhood_of, packer)
         self._guard = Guard(newest=lambda: self.publisher.version)
-        self._lines: dict[int, _Line] = {}
+        self._lines: dict[int, Line] = {}
         self._ticket: bytes = b""
         self.turned_away = ""
         self._refusals: set[str] = set()
@@ -183,7 +185,7 @@ class Crew:
     def _open_lines(self) -> None:
         try:
             for member in self._roster.members:
-                self._lines[member.index] = _Line.open()
+                self._lines[member.index] = Line.open()
         except OSError as error:
             warnings.warn(
                 f"cannot allocate shared memory ({error}); everything will travel over tcp, which "
@@ -245,6 +247,11 @@ class Crew:
             return False
         line.doorbell.ring()
         return True
+
+    def lines_of(self, members: Sequence[Member]) -> list[Line] | None:
+        """Their shared-memory lines; None if one of them has none."""
+        found = [self._lines[m.index] for m in members if m.index in self._lines]
+        return found if len(found) == len(members) else None
 
     def current_slot(self, member: Member) -> int | None:
         """The slot whose env was running last, where the worker shares memory."""

@@ -7,16 +7,16 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from clusterenv.errors import ProtocolError, WorkerLostError
 from clusterenv.head.crew import Crew, Limits
-from clusterenv.head.flights import Flight, Flights, Reply, Request
+from clusterenv.head.flights import Answer, Flight, Flights, Loss, Request
+from clusterenv.head.lockstep import Lockstep
 from clusterenv.head.remote_errors import rebuild
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.watch import Ended
-from clusterenv.wire.codec import Buffer, encode
+from clusterenv.wire.codec import Array, Buffer, encode
 from clusterenv.wire.messages import (
     Built,
     Cancel,
@@ -32,33 +32,13 @@ from clusterenv.wire.messages import (
     StepWithPolicy,
     Warned,
 )
+from clusterenv.wire.shared_memory import Arena
 
 _MOST_WARNINGS = 1_000
 _LONGEST_WARNING = 10_000
 # The worker dumps its stack at step_timeout_s; give that time to reach its log.
 _HUNG_GRACE_S = 2.0
 _CHECK_EVERY_S = 0.5
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A worker has done what a flight asked for."""
-
-    flight: Flight
-    reply: Reply
-    frames: Sequence[Buffer]
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A worker is lost, and these flights with it."""
-
-    member: Member
-    reason: str
-    flights: Sequence[Flight]
-    kind: Literal["lost", "leaving", "absent"] = "lost"
-    """Leaving: it said that it had to, and nobody is to blame. Absent: a replacement that was
-    started and has not come yet."""
 
 
 class Exchange:
@@ -68,6 +48,7 @@ class Exchange:
         self._crew, self._roster = crew, roster
         self._limits = crew.limits
         self.flights = Flights()
+        self._lockstep: Lockstep | None = None
         self._held_back: dict[int, list[tuple[Flight, Sequence[Buffer]]]] = {}
         self._leaving: list[Member] = []
         self._errors: list[BaseException] = []
@@ -86,7 +67,22 @@ class Exchange:
     @property
     def is_idle(self) -> bool:
         """Whether every request has been answered."""
-        return not self.flights
+        return not self.flights and (self._lockstep is None or not self._lockstep.is_open)
+
+    def share(self, arena: Arena) -> None:
+        """Workers have this memory too."""
+        self._lockstep = Lockstep(arena, self._crew, self._roster, self.flights)
+
+    def step_in_lockstep(self, actions: Array) -> bool:
+        """Have all workers step their slots, without a message; False if that is not possible."""
+        if self._lockstep is None or self._leaving:
+            return False
+        return self._lockstep.begin(self.new_request(), actions)
+
+    def finish_lockstep(self, timeout_s: float) -> bool:
+        """Wait for it; False if there was none, or if there is more to hear."""
+        lockstep = self._lockstep
+        return lockstep is not None and lockstep.is_open and lockstep.finish(timeout_s)
 
     def send(self, flight: Flight, frames: Sequence[Buffer] = ()) -> None:
         """Send a request; it waits here while a replacement is still joining."""
@@ -115,6 +111,8 @@ class Exchange:
 
     def send_to_all(self, request: Step | StepWithPolicy) -> None:
         """Send one request to every worker: the hot path, encoded once."""
+        if self._lockstep is not None:
+            self._lockstep.prepare()
         header, now = encode(request), time.monotonic()
         for member in self._roster.staffed:
             flight = Flight(member, request, member.slots, now)
@@ -131,6 +129,8 @@ class Exchange:
 
     def abandon(self) -> list[Flight]:
         """Take no notice of the replies to what was asked so far; give what was never sent."""
+        if self._lockstep is not None:
+            self._lockstep.become_flights()
         never_sent = [flight for held in self._held_back.values() for flight, _ in held]
         self.flights.abandon()
         self._held_back.clear()
@@ -170,6 +170,8 @@ class Exchange:
                 yield from self._lose(worker, answer.reason)
             elif answer is not None:
                 yield answer
+        if self._lockstep is not None:
+            yield from self._lockstep.silent_answers()
         yield from self._leavers()
         yield from self._overdue()
 
@@ -177,7 +179,9 @@ class Exchange:
         """Who had to leave, once it has answered; fragments can be collected again."""
         self._leaving = [member for member in self._leaving if member.leaving]
         for member in self._leaving:
-            if all(isinstance(f.request, Collect) for f in self.flights.of(member).values()):
+            if member.leaving and all(
+                isinstance(f.request, Collect) for f in self.flights.of(member).values()
+            ):
                 yield Loss(member, member.leaving, self.forget_flights(member), "leaving")
 
     def _arrived(self, worker: str, message: Any, frames: list[Buffer]) -> Answer | Ended | None:
@@ -202,8 +206,9 @@ class Exchange:
                 if deal == member.deal:
                     self._join(member, error)
             case Leaving(reason=reason):
+                if not member.leaving:
+                    self._leaving.append(member)
                 member.leaving = reason
-                self._leaving.append(member)
             case Ended():
                 return message
             case ProtocolError():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from clusterenv.errors import ProtocolError
 from clusterenv.head.roster import Member
+from clusterenv.wire.codec import Buffer
 from clusterenv.wire.messages import (
     Call,
     Collect,
@@ -48,6 +50,27 @@ class Flight:
     sent_at: float = 0.0
     reports_loss: bool = False
     """A reset inside a step: the slot's row still has to say that its env was lost."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A worker has done what a flight asked for."""
+
+    flight: Flight
+    reply: Reply
+    frames: Sequence[Buffer]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A worker is lost, and these flights with it."""
+
+    member: Member
+    reason: str
+    flights: Sequence[Flight]
+    kind: Literal["lost", "leaving", "absent"] = "lost"
+    """Leaving: it said that it had to, and nobody is to blame. Absent: a replacement that was
+    started and has not come yet."""
 
 
 class Flights:

@@ -20,8 +20,8 @@ from clusterenv.errors import ProtocolError, StartupError
 from clusterenv.head.batch import Batch
 from clusterenv.head.collector import Collector
 from clusterenv.head.crew import Crew, Limits
-from clusterenv.head.exchange import Exchange, Loss
-from clusterenv.head.flights import Flight, Reply
+from clusterenv.head.exchange import Exchange
+from clusterenv.head.flights import Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.scrutiny import Scrutiny, read_description
@@ -32,6 +32,7 @@ from clusterenv.launchers.base import THREAD_NAME, Launcher
 from clusterenv.sync import SyncRule
 from clusterenv.wire.addresses import Reach
 from clusterenv.wire.codec import Array, Buffer, frame_of, read_arrays
+from clusterenv.wire.infos import unpack_infos
 from clusterenv.wire.messages import (
     ArrayHeader,
     Call,
@@ -160,12 +161,15 @@ class Head:
         self.action_leaf = single_array_leaf(action_space)
         self._arena = self._map_arena(leaves)
         self.batch = Batch(observation_space, self.num_envs, self._arena)
+        if self._arena is not None:
+            self._exchange.share(self._arena)
         self.surveyor.agree(observation_space, action_space)
         layout = Layout(
             self.num_envs,
             pack(space_to_plain(observation_space), allow_pickle=True),
             pack(space_to_plain(action_space), allow_pickle=True),
             Arena.size_of(self.num_envs, self.action_leaf, leaves) if self._arena else 0,
+            len(self.roster.members),
         )
         self.crew.reception.agree(layout)
         for member in self.roster.staffed:
@@ -194,7 +198,7 @@ class Head:
         size = Arena.size_of(self.num_envs, self.action_leaf, leaves)
         try:
             allocate(fd, size)
-            return Arena(fd, self.num_envs, self.action_leaf, leaves)
+            return Arena(fd, self.num_envs, len(self.roster.members), self.action_leaf, leaves)
         except OSError as error:
             warnings.warn(
                 f"cannot allocate {size} bytes of shared memory ({error}); arrays will travel "
@@ -263,11 +267,11 @@ class Head:
             or self._recovering.has_lost_slots
         ):
             self.step(range(self.num_envs), actions)
-            return
-        dtype = actions.dtype.str
-        self._arena.actions(dtype)[...] = actions
-        header = ArrayHeader(dtype, ())
-        self._exchange.send_to_all(Step(self._exchange.new_request(), None, header))
+        elif not self._exchange.step_in_lockstep(actions):
+            dtype = actions.dtype.str
+            self._arena.actions(dtype)[...] = actions
+            header = ArrayHeader(dtype, ())
+            self._exchange.send_to_all(Step(self._exchange.new_request(), None, header))
 
     def step(self, slots: Sequence[int], actions: Array | list[Any]) -> None:
         """Send a step for ``slots`` (ascending), whose actions are in the same order."""
@@ -316,6 +320,8 @@ class Head:
 
     def wait_until_idle(self, timeout_s: float | None) -> bool:
         """Wait for all replies; False after ``timeout_s``. Raises what workers raised."""
+        if self._exchange.finish_lockstep(_TICK_S if timeout_s is None else timeout_s):
+            return True
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._exchange.is_idle:
             remaining_s = _TICK_S if deadline is None else deadline - time.monotonic()
@@ -346,7 +352,7 @@ class Head:
         """Take no notice of the replies to what was asked so far."""
         for flight in self._exchange.abandon():
             self._recovering.restart_later(flight.slots)
-        self.batch.forget_infos()
+        self.batch.infos.forget()
         self._values.clear()
         self.collector.abandon()
         self.ready.clear()
@@ -367,7 +373,7 @@ class Head:
             self._lost_at_the_start(loss)
             return
         if self._arena is not None:
-            self._arena.expect_no_answer(loss.member.slots)
+            self._arena.marks.expect_no_answer(loss.member.index)
         num_deals = self._staffing.num_deals
         if collects := self._recovery.lost(loss):
             self.collector.collect_again(collects, self._staffing.num_deals > num_deals)
@@ -403,8 +409,8 @@ class Head:
             columns = unpack(reply.objects, allow_pickle=self._trusted)
             self.batch.put_objects(flight.slots, columns)
         if reply.infos:
-            infos = unpack(reply.infos, allow_pickle=self._trusted)
-            self.batch.put_infos(infos, flight.slots)
+            infos = unpack_infos(reply.infos, allow_pickle=self._trusted)
+            self.batch.infos.put(infos, flight.slots)
         if reply.acted:
             self.collector.note_step(flight.member, unpack(reply.acted, allow_pickle=self._trusted))
         if flight.reports_loss:

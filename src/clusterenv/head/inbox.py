@@ -7,15 +7,16 @@ import select
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from clusterenv.errors import ProtocolError
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, decode
 from clusterenv.wire.frame_buffer import FrameReader
+from clusterenv.wire.marks import MAY_SPIN
 from clusterenv.wire.messages import InFrameBuffer
-from clusterenv.wire.shared_memory import MAY_SPIN, Mailbox
+from clusterenv.wire.shared_memory import Mailbox
 
 _SPIN_S = 2e-3
 # What may wait of one worker until the user's thread comes to look at it.
@@ -23,6 +24,10 @@ _MOST_WAITING_BYTES = 1 << 31
 _MESSAGE_BYTES = 1000
 
 Arrival = tuple[str, Any, list[Buffer]]
+
+
+def _never() -> bool:
+    return False
 
 
 class Inbox:
@@ -98,21 +103,19 @@ class Inbox:
                 return False
         return True
 
-    def wait(self, timeout_s: float) -> None:
-        """Return when something is here, or after ``timeout_s``."""
-        if not self.is_empty() or (self.may_spin and self._arrives_while_spinning()):
-            return
-        deadline = time.monotonic() + timeout_s
-        while (remaining_s := deadline - time.monotonic()) > 0:
-            if self._poller.poll(remaining_s * 1000 + 1):
-                self.bell.clear()
-            if not self.is_empty():
-                return
+    def wait(self, timeout_s: float, is_done: Callable[[], bool] = _never) -> bool:
+        """Wait until something is here, the bell rings or ``is_done``; False if time is up."""
+        if not self.is_empty() or (self.may_spin and self._spin_until(is_done)):
+            return True
+        if timeout_s <= 0 or not self._poller.poll(timeout_s * 1000 + 1):
+            return False
+        self.bell.clear()
+        return True
 
-    def _arrives_while_spinning(self) -> bool:
+    def _spin_until(self, is_done: Callable[[], bool]) -> bool:
         deadline = time.perf_counter() + _SPIN_S
         while time.perf_counter() < deadline:
-            if not self.is_empty():
+            if is_done() or not self.is_empty():
                 return True
             os.sched_yield()
         return False

@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode
 from clusterenv.errors import WorkerLostError
 from clusterenv.head.batch import Batch
 from clusterenv.head.crew import Crew
-from clusterenv.head.exchange import Exchange, Loss
-from clusterenv.head.flights import Flight
+from clusterenv.head.exchange import Exchange
+from clusterenv.head.flights import Flight, Loss
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.staffing import Staffing
 from clusterenv.wire.messages import (
@@ -163,7 +163,7 @@ class Recovery:
         if self._mode is AutoresetMode.SAME_STEP:
             for slot in slots:
                 final = {"final_obs": self._batch.observation_of(slot), "final_info": {}}
-                self._batch.put_infos([(slot, {**final, "env_lost": True})])
+                self._batch.infos.note(slot, {**final, "env_lost": True})
             self._restart(slots, reports_loss=True)
             return
         for slot in slots:

@@ -43,6 +43,7 @@ class Blueprint:
             trusted=self._trusted,
             deal=member.deal,
             working_directory=self._packer.working_directory,
+            place=member.index,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import zmq
@@ -12,16 +12,13 @@ from clusterenv.wire import bell
 from clusterenv.wire.codec import Buffer, decode, encode
 from clusterenv.wire.frame_buffer import FrameWriter
 from clusterenv.wire.invitation import SharedDescriptors
-from clusterenv.wire.messages import Message, Reply, Stepped, Warned
+from clusterenv.wire.messages import Message, Reply, StepCall, Warned
 from clusterenv.wire.shared_memory import Mailbox
 from clusterenv.wire.worker_channel import WorkerSocket
 
 # Longer than the head takes between two steps, and than one worker waits for another.
 SPIN_S = 2e-3
 _LOOK_AT_SOCKET_EVERY_S = 0.02
-
-Done = Callable[[], bool]
-"""Notes that this worker is done; whether all are."""
 
 
 class Channel(Protocol):
@@ -45,7 +42,7 @@ class SharedChannel:
 
     def __init__(self, socket: WorkerSocket, mailbox: Mailbox, shared: SharedDescriptors) -> None:
         self._socket = socket
-        self._inbound, self._outbound = mailbox.to_worker, mailbox.to_head
+        self._mailbox, self._outbound = mailbox, mailbox.to_head
         self._frames = FrameWriter(shared.frames, mailbox.frames_released)
         self._doorbell_fd, self._head_bell_fd = shared.doorbell, shared.head_bell
         self._looked_at_socket = 0.0
@@ -55,24 +52,19 @@ class SharedChannel:
 
     def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
         """Send replies through shared memory, if there is room, and warnings not after them."""
-        if self._leave(message, frames):
-            bell.ring(self._head_bell_fd)
+        if self.leave(message, frames):
+            self.wake_head()
 
-    def send_in_lockstep(self, reply: Stepped, frames: Sequence[Buffer], done: Done) -> None:
-        """Answer what all were asked; who is the last to do so wakes the head.
-
-        It waits for everybody: awake, it would take a core from those who are still at work.
-        """
-        shared, last = self._leave(reply, frames), done()
-        if shared and last:
-            bell.ring(self._head_bell_fd)
-
-    def _leave(self, message: Message, frames: Sequence[Buffer]) -> bool:
-        """Send it; whether it lies in shared memory, where the head has to look for it."""
+    def leave(self, message: Message, frames: Sequence[Buffer] = ()) -> bool:
+        """Send without waking the head; whether it lies in shared memory, and waits for that."""
         if isinstance(message, Reply | Warned) and self._share(message, frames):
             return True
         self._socket.send(message, frames)
         return False
+
+    def wake_head(self) -> None:
+        """Have it look into shared memory."""
+        bell.ring(self._head_bell_fd)
 
     def _share(self, message: Message, frames: Sequence[Buffer]) -> bool:
         header = encode(message)
@@ -86,24 +78,33 @@ class SharedChannel:
         deadline = time.monotonic() + timeout_s
         spin_s = SPIN_S if spin and timeout_s > 0 else 0.0
         while True:
-            if not self._socket_is_due() and self._inbound.wait_spinning(spin_s):
-                header = self._inbound.pop()
-                assert header is not None
-                return decode(header), []
+            if not self._socket_is_due() and self._mailbox.wait_spinning(spin_s):
+                return self._take_mail(), []
             received = self._socket.recv(0)
             if received is not None:
                 return received
-            if not self._inbound.is_empty():
+            if self._mailbox.has_mail():
                 continue
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 return None
             self._block(remaining_s)
 
+    def _take_mail(self) -> Message:
+        # Nobody calls before what was sent earlier has been read: the call is always the older.
+        if (call := self._mailbox.take_call()) is not None:
+            return StepCall(*call)
+        header = self._mailbox.to_worker.pop()
+        assert header is not None
+        message: Message = decode(header)
+        return message
+
     def _block(self, seconds: float) -> None:
-        events = dict(self._poller.poll(int(seconds * 1000) + 1))
-        if self._doorbell_fd in events:
-            bell.clear(self._doorbell_fd)
+        if self._mailbox.fall_asleep():
+            events = dict(self._poller.poll(int(seconds * 1000) + 1))
+            if self._doorbell_fd in events:
+                bell.clear(self._doorbell_fd)
+        self._mailbox.wake_up()
 
     def _socket_is_due(self) -> bool:
         now = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Union
 
 import msgspec
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
@@ -99,6 +99,8 @@ class Build(Message):
     deal: int = 0
     """Comes back with Built and LaidOut."""
     working_directory: str = ""
+    place: int = 0
+    """Where the worker puts its marks."""
 
 
 class Layout(Message):
@@ -108,6 +110,7 @@ class Layout(Message):
     observation_space: bytes
     action_space: bytes
     arena_size: int = 0
+    num_places: int = 0
 
 
 class Refused(Message):
@@ -148,6 +151,13 @@ class Step(Message):
     packed_actions: bytes = b""
 
 
+class StepCall(Message):
+    """A :class:`Step` of all the worker's slots that came without a message, see Mailbox."""
+
+    request: int
+    dtype: str
+
+
 class Call(Message):
     """Call or read an attribute of each env; ``arguments`` packs (args, kwargs)."""
 
@@ -180,7 +190,7 @@ class Stepped(Reply):
 
     Frames (none where the rows lie in the arena): rewards, terminated, truncated, then one array
     per array leaf of the observation space. ``objects`` packs the leaves that are no arrays,
-    ``infos`` packs [(slot, info), …], ``acted`` what a policy did.
+    ``infos`` is what pack_infos makes, ``acted`` what a policy did.
     """
 
     arrays: tuple[ArrayHeader, ...] = ()

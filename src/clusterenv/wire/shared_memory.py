@@ -11,23 +11,19 @@ import errno
 import math
 import mmap
 import os
-import platform
 import sys
-import threading
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from clusterenv.wire.codec import Array
-from clusterenv.wire.spaces import Leaf, rows_of
+from clusterenv.wire.marks import MAY_SPIN, Marks, barrier
+from clusterenv.wire.spaces import Leaf
 
 AVAILABLE = hasattr(os, "memfd_create") and hasattr(os, "eventfd")
-
-# A reader that spins sees the counter before the data on machines with weak memory ordering;
-# going through the eventfd orders them everywhere.
-MAY_SPIN = platform.machine() in ("x86_64", "AMD64")
 
 _CACHE_LINE = 64
 _LENGTH_BYTES = 8
@@ -108,26 +104,20 @@ class Ring:
         """Whether there is nothing to pop."""
         return bool(self._positions[self._written] == self._positions[self._read])
 
-    def wait_spinning(self, seconds: float) -> bool:
-        """Look again and again for at most ``seconds``, yielding the core; whether it is filled."""
-        positions, written, read = self._positions, self._written, self._read
-        if positions[written] != positions[read]:
-            return True
-        if not MAY_SPIN:
-            return False
-        deadline = time.perf_counter() + seconds
-        while time.perf_counter() < deadline:
-            if positions[written] != positions[read]:
-                return True
-            os.sched_yield()
-        return False
-
 
 class Mailbox:
-    """Two rings and a note of the slot being worked on, shared by the head and one worker."""
+    """Two rings, a call to step, and a note of the slot being worked on: of head and one worker.
+
+    A call is what a lockstep repeats all the time, in three words: no message to write and read.
+    """
 
     SIZE = mmap.PAGESIZE + 2 * Ring.SIZE
     NO_SLOT = -1
+    _FRAMES = _CACHE_LINE // 8
+    _CALLED = 2 * _CACHE_LINE // 8
+    _DTYPE = _CALLED + 1
+    _TAKEN = 3 * _CACHE_LINE // 8
+    _ASLEEP = _TAKEN + 1
 
     def __init__(self, fd: int) -> None:
         memory = memoryview(mmap.mmap(fd, self.SIZE))
@@ -156,7 +146,60 @@ class Mailbox:
     @property
     def frames_released(self) -> memoryview:
         """How far the head has read the worker's frame buffer."""
-        return self._notes[_CACHE_LINE // 8 :]
+        return self._notes[self._FRAMES :]
+
+    def can_call(self) -> bool:
+        """Whether the worker has seen the last call, and all messages before the next."""
+        notes = self._notes
+        return notes[self._CALLED] == notes[self._TAKEN] and self.to_worker.is_empty()
+
+    def call(self, request: int, dtype: str) -> None:
+        """Have the worker step all its slots with the actions in the arena, of this dtype."""
+        self._notes[self._DTYPE] = _number_of(dtype)
+        self._notes[self._CALLED] = request
+
+    def take_call(self) -> tuple[int, str] | None:
+        """The request and the dtype of a call that was not taken yet."""
+        notes = self._notes
+        request = notes[self._CALLED]
+        if request == notes[self._TAKEN]:
+            return None
+        notes[self._TAKEN] = request
+        return request, _dtype_of(notes[self._DTYPE])
+
+    def has_mail(self) -> bool:
+        """Whether there is something for the worker."""
+        notes = self._notes
+        return notes[self._CALLED] != notes[self._TAKEN] or not self.to_worker.is_empty()
+
+    def wait_spinning(self, seconds: float) -> bool:
+        """Look again and again for at most ``seconds``, yielding the core; whether it has mail."""
+        if self.has_mail():
+            return True
+        if not MAY_SPIN:
+            return False
+        deadline = time.perf_counter() + seconds
+        while time.perf_counter() < deadline:
+            if self.has_mail():
+                return True
+            os.sched_yield()
+        return False
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether the worker would not see a call without its doorbell."""
+        return bool(self._notes[self._ASLEEP])
+
+    def fall_asleep(self) -> bool:
+        """The worker will not look again before its doorbell rings; False if it has mail."""
+        self._notes[self._ASLEEP] = 1
+        # Either it sees the call, or the caller sees that it is asleep.
+        barrier()
+        return not self.has_mail()
+
+    def wake_up(self) -> None:
+        """The worker looks again."""
+        self._notes[self._ASLEEP] = 0
 
     @property
     def notes(self) -> memoryview:
@@ -169,19 +212,36 @@ class Mailbox:
         return int(self._notes[0]) - 1
 
 
+@cache
+def _number_of(dtype: str) -> int:
+    """The name of a dtype as a word; those of numbers are short."""
+    return int.from_bytes(dtype.encode().ljust(8), "little")
+
+
+@cache
+def _dtype_of(number: int) -> str:
+    return number.to_bytes(8, "little").decode().rstrip()
+
+
 class Arena:
     """The arrays of all slots: actions, observation leaves, rewards, flags; a row per slot.
 
-    And the last request that each slot's worker has answered, see :meth:`note_answer`.
+    And the marks of the workers, who have at least a slot each.
     """
 
-    def __init__(self, fd: int, num_envs: int, action: Leaf | None, leaves: Sequence[Leaf]) -> None:
+    def __init__(
+        self,
+        fd: int,
+        num_envs: int,
+        num_places: int,
+        action: Leaf | None,
+        leaves: Sequence[Leaf],
+    ) -> None:
         size = self.size_of(num_envs, action, leaves)
         self._memory = memoryview(mmap.mmap(fd, size))
         self._offset = 0
         self._num_envs = num_envs
-        self._fence = threading.Lock()
-        self._answered = self._take(np.dtype(np.int64), ())
+        self.marks = Marks(self._take(np.dtype(np.int64), ()).data[:num_places])
         self.rewards = self._take(np.dtype(np.float64), ())
         self.terminated = self._take(np.dtype(np.bool_), ())
         self.truncated = self._take(np.dtype(np.bool_), ())
@@ -204,22 +264,6 @@ class Arena:
             rows = self._action_bytes[:, :width].view(dtype)
             self._action_views[dtype] = rows.reshape(self._num_envs, *self._action_shape)
         return self._action_views[dtype]
-
-    def note_answer(self, slots: Sequence[int], request: int) -> bool:
-        """The worker of ``slots`` has answered ``request``; whether all others have as well.
-
-        Not always to be had: True, then, which costs the head a glance too many.
-        """
-        self._answered[rows_of(slots)] = request
-        # Two that answer at once must see each other. The lock is this process's own and keeps
-        # nobody out: taking it is a memory barrier between the writing and the reading.
-        with self._fence:
-            return not MAY_SPIN or bool(self._answered.min() >= request)
-
-    def expect_no_answer(self, slots: Sequence[int]) -> None:
-        """The worker of ``slots`` is gone: let nobody think that it will be the last to answer."""
-        # Not `rows_of`: a worker that has just come, or had to give them up, has no slots.
-        self._answered[list(slots)] = np.iinfo(np.int64).max
 
     def _take(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         count = self._num_envs * math.prod(shape)

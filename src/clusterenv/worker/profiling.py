@@ -19,7 +19,7 @@ def start(
     watch.attach(channel, "recv", "idle")
     watch.attach(channel, "send", "serialise")
     if isinstance(channel, SharedChannel):
-        watch.attach(channel, "send_in_lockstep", "serialise")
+        watch.attach(channel, "leave", "serialise")
     for method in ("reset", "step", "step_for_rollout"):
         watch.attach(stepper, method, "env")
     if rows is not None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from clusterenv.wire.codec import Array, Buffer, frame_of, header_of
+from clusterenv.wire.infos import pack_infos
 from clusterenv.wire.messages import Stepped
 from clusterenv.wire.shared_memory import Arena
 from clusterenv.wire.spaces import Leaf, rows_of
@@ -31,6 +32,8 @@ class Outcome:
     batched: bool = False
     none_ended: bool = False
     """Known already: not one of the flags is set."""
+    landed: bool = False
+    """The observations are in the array that they were to go to."""
 
     def column(self, leaf: Leaf) -> Any:
         """The values of one leaf, one per slot."""
@@ -39,6 +42,38 @@ class Outcome:
         if not leaf.path:
             return self.observations
         return [leaf.of(observation) for observation in self.observations]
+
+
+class Landing:
+    """An array to which observations go one by one, each while it is still in the cache."""
+
+    def __init__(self, array: Array, leaf: Leaf) -> None:
+        self.array, self._leaf = array, leaf
+        self._dtype, self._shape = array.dtype, leaf.shape
+
+    @staticmethod
+    def at(arrays: Sequence[Array], leaves: Sequence[Leaf]) -> Landing | None:
+        """In the array of the only leaf, if there is no other and it is no single number."""
+        leaf, *others = leaves or (None,)
+        if leaf is None or others or leaf.path or not leaf.shape:
+            return None
+        return Landing(arrays[0], leaf)
+
+    @staticmethod
+    def of_size(count: int, leaves: Sequence[Leaf]) -> Landing | None:
+        """In an array of its own."""
+        return Landing.at([np.empty((count, *leaf.shape), leaf.dtype) for leaf in leaves], leaves)
+
+    def put(self, row: int, observation: Any) -> None:
+        """Copy it, or say why it does not fit."""
+        if (
+            type(observation) is np.ndarray
+            and observation.dtype == self._dtype
+            and observation.shape == self._shape
+        ):
+            self.array[row] = observation
+        else:
+            fill(self.array[row : row + 1], [observation], self._leaf)
 
 
 class Rows(Protocol):
@@ -145,5 +180,4 @@ def fill(out: Array, column: Any, leaf: Leaf) -> None:
 def _pack_rest(leaves: Sequence[Leaf], outcome: Outcome, trusted: bool) -> tuple[bytes, bytes]:
     columns = [list(outcome.column(leaf)) for leaf in leaves if not leaf.is_array]
     objects = pack(columns, allow_pickle=trusted) if columns else b""
-    infos = pack(outcome.infos, allow_pickle=trusted) if outcome.infos else b""
-    return objects, infos
+    return objects, pack_infos(outcome.infos, allow_pickle=trusted)

@@ -13,7 +13,7 @@ from clusterenv.policies import recurrent
 from clusterenv.policies.base import Acted, Policy
 from clusterenv.randomness import SlotRandom
 from clusterenv.wire.codec import Array
-from clusterenv.worker.rows import Outcome, fill_flags
+from clusterenv.worker.rows import Landing, Outcome, fill_flags
 from clusterenv.worker.stepper import Stepper, UserCodeError
 from clusterenv.worker.translator import Translator
 
@@ -75,8 +75,11 @@ class Sampler:
         for t in range(num_steps):
             # Copies: a policy may write to what it is given, and the record must not change.
             acted = self._act(policy, translator.join([array[t].copy() for array in observations]))
-            current = self._stepper.step_for_rollout(self._slots, translator.rows_of(acted.actions))
-            translator.put([array[t + 1] for array in observations], current)
+            actions, targets = translator.rows_of(acted.actions), [a[t + 1] for a in observations]
+            landing = Landing.at(targets, translator.leaves)
+            current = self._stepper.step_for_rollout(self._slots, actions, landing)
+            if not current.landed:
+                translator.put(targets, current)
             fill_flags(rewards[t], terminated[t], truncated[t], current)
             self._made_progress()
             acts.append(acted)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
-from clusterenv.worker.rows import Outcome
+from clusterenv.worker.rows import Landing, Outcome
 
 Notes = Any  # something with item assignment: a shared memoryview, or a list
 
@@ -30,10 +30,14 @@ class Stepper(Protocol):
     ) -> Outcome:
         """Reset these slots."""
 
-    def step(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
-        """Step these slots, one action each."""
+    def step(
+        self, slots: Sequence[int], actions: Sequence[Any], landing: Landing | None = None
+    ) -> Outcome:
+        """Step these slots, one action each; the observations may go to ``landing``."""
 
-    def step_for_rollout(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
+    def step_for_rollout(
+        self, slots: Sequence[int], actions: Sequence[Any], landing: Landing | None = None
+    ) -> Outcome:
         """Step these slots; whatever the autoreset mode, an episode's end resets at once."""
 
     def call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -86,36 +90,58 @@ class EnvStepper:
         zeros, no = [0.0] * len(slots), [False] * len(slots)
         return Outcome(observations, zeros, no, no, infos)
 
-    def step(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
+    def step(
+        self, slots: Sequence[int], actions: Sequence[Any], landing: Landing | None = None
+    ) -> Outcome:
         """Step these slots; what happens at an episode's end depends on the autoreset mode."""
-        return self._step(slots, actions, self._mode)
+        return self._step(slots, actions, self._mode, landing)
 
-    def step_for_rollout(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
+    def step_for_rollout(
+        self, slots: Sequence[int], actions: Sequence[Any], landing: Landing | None = None
+    ) -> Outcome:
         """Step these slots; whatever the autoreset mode, an episode's end resets at once."""
-        return self._step(slots, actions, AutoresetMode.SAME_STEP)
+        return self._step(slots, actions, AutoresetMode.SAME_STEP, landing)
 
-    def _step(self, slots: Sequence[int], actions: Sequence[Any], mode: AutoresetMode) -> Outcome:
-        notes, what_next, results = self._notes, self._next, []
-        action = None
+    def _step(
+        self,
+        slots: Sequence[int],
+        actions: Sequence[Any],
+        mode: AutoresetMode,
+        landing: Landing | None,
+    ) -> Outcome:
+        notes, what_next, action = self._notes, self._next, None
+        observations: Any = [None] * len(slots) if landing is None else landing.array
+        put = observations.__setitem__ if landing is None else landing.put
+        rewards, terminations, truncations, infos, finals = [], [], [], [], {}
         try:
-            for slot, action in zip(slots, actions, strict=True):
+            for row, (slot, action) in enumerate(zip(slots, actions, strict=True)):
                 notes[0] = slot + 1
-                results.append(what_next[slot](action))
-            observations, rewards, terminations, truncations, infos = zip(*results, strict=True)
+                observation, reward, terminated, truncated, info = what_next[slot](action)
+                put(row, observation)
+                rewards.append(reward)
+                terminations.append(terminated)
+                truncations.append(truncated)
+                infos.append(info)
+                if terminated or truncated:
+                    finals[row] = observation
         except Exception as error:
             raise UserCodeError(notes[0] - 1, action) from error
-        by_slot = []
-        if any(infos):
-            by_slot = [(slot, info) for slot, info in zip(slots, infos, strict=True) if info]
-        none_ended = not (any(terminations) or any(truncations))
+        landed = landing is not None
         outcome = Outcome(
-            observations, rewards, terminations, truncations, by_slot, none_ended=none_ended
+            observations,
+            rewards,
+            terminations,
+            truncations,
+            batched=landed,
+            none_ended=not finals,
+            landed=landed,
         )
-        if not none_ended:
-            ended = [row for row in range(len(slots)) if terminations[row] or truncations[row]]
-            if mode is AutoresetMode.SAME_STEP:
-                return self._reset_at_once(slots, ended, outcome, infos)
-            for row in ended:
+        if any(infos):
+            outcome.infos = [(slots[row], info) for row, info in enumerate(infos) if info]
+        if mode is AutoresetMode.SAME_STEP:
+            self._reset_at_once(slots, finals, infos, put, outcome)
+        else:
+            for row in finals:
                 self._next[slots[row]] = self._after_the_end(slots[row])
         return outcome
 
@@ -135,24 +161,29 @@ class EnvStepper:
         return reset
 
     def _reset_at_once(
-        self, slots: Sequence[int], ended: list[int], outcome: Outcome, infos: Sequence[Any]
-    ) -> Outcome:
-        observations, all_infos = list(outcome.observations), []
+        self,
+        slots: Sequence[int],
+        finals: dict[int, Any],
+        infos: Sequence[Any],
+        put: Callable[[int, Any], None],
+        outcome: Outcome,
+    ) -> None:
+        if not finals:
+            return
         # The head adds a slot's infos in this order: the final ones, then those of the reset.
-        by_slot = dict(outcome.infos)
-        for row in ended:
+        all_infos, by_slot = [], dict(outcome.infos)
+        for row, observation in finals.items():
             slot = slots[row]
             self._notes[0] = slot + 1
             # Copied: some envs hand out the same buffer again at reset.
-            final = {"final_obs": deepcopy(observations[row]), "final_info": deepcopy(infos[row])}
+            final = {"final_obs": deepcopy(observation), "final_info": deepcopy(infos[row])}
             all_infos.append((slot, final))
             try:
-                observations[row], by_slot[slot] = self._envs[slot].reset()
+                first, by_slot[slot] = self._envs[slot].reset()
+                put(row, first)
             except Exception as error:
                 raise UserCodeError(slot) from error
-        all_infos += [(slot, info) for slot, info in by_slot.items() if info]
-        outcome.observations, outcome.infos = observations, all_infos
-        return outcome
+        outcome.infos = all_infos + [(slot, info) for slot, info in by_slot.items() if info]
 
     def call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """Call a method, or read an attribute, of every env."""

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from clusterenv.wire.spaces import join_leaves, leaves_of
-from clusterenv.worker.rows import Outcome
+from clusterenv.worker.rows import Landing, Outcome
 from clusterenv.worker.stepper import UserCodeError
 
 
@@ -43,7 +43,9 @@ class VectorStepper:
         zeros, no = np.zeros(len(rows)), np.zeros(len(rows), np.bool_)
         return self._outcome(rows, observations, zeros, no, no, infos)
 
-    def step(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
+    def step(
+        self, slots: Sequence[int], actions: Sequence[Any], landing: Landing | None = None
+    ) -> Outcome:
         """Step all slots."""
         if tuple(slots) != self._slots:
             raise UserCodeError(None) from ValueError(
@@ -59,7 +61,9 @@ class VectorStepper:
             raise UserCodeError(None, actions) from error
         return self._outcome(None, observations, rewards, terminated, truncated, infos)
 
-    def step_for_rollout(self, slots: Sequence[int], actions: Sequence[Any]) -> Outcome:
+    def step_for_rollout(
+        self, slots: Sequence[int], actions: Sequence[Any], landing: Landing | None = None
+    ) -> Outcome:
         """Step all slots; only a VectorEnv that resets within the step can do this."""
         mode = self._env.metadata.get("autoreset_mode")
         if mode is None or AutoresetMode(mode) is not AutoresetMode.SAME_STEP:

@@ -9,9 +9,8 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 from gymnasium import Space
@@ -40,18 +39,19 @@ from clusterenv.wire.messages import (
     Returned,
     SetAttr,
     Step,
+    StepCall,
     StepWithPolicy,
     Warned,
 )
 from clusterenv.wire.shared_memory import Arena, Mailbox
-from clusterenv.wire.spaces import leaves_of, rows_of, single_array_leaf, space_from_plain
+from clusterenv.wire.spaces import Leaf, leaves_of, rows_of, single_array_leaf, space_from_plain
 from clusterenv.wire.values import pack, unpack
 from clusterenv.wire.worker_channel import WorkerSocket
 from clusterenv.worker import profiling
 from clusterenv.worker.acting import Acting, Workplace
 from clusterenv.worker.description import check_autoreset_mode, describe_envs, describe_vector
 from clusterenv.worker.introduction import hello
-from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome, Rows
+from clusterenv.worker.rows import ArenaRows, FrameRows, Landing, Outcome, Rows
 from clusterenv.worker.stepper import EnvStepper, Stepper, UserCodeError
 from clusterenv.worker.surroundings import settle
 from clusterenv.worker.vector_stepper import VectorStepper
@@ -77,8 +77,11 @@ class Worker:
         self._has_to_leave = ""
         self._trusted = False
         self._slots: tuple[int, ...] = ()
+        self._place = 0
         self._stepper: Stepper | None = None
         self._rows: Rows | None = None
+        self._leaves: Sequence[Leaf] = ()
+        self._landings: dict[int, Landing | None] = {}
         self._arena: Arena | None = None
         self._build_message: Build | None = None
         self._acting: Acting | None = None
@@ -143,6 +146,8 @@ class Worker:
 
     def _do(self, message: Message, frames: list[Buffer]) -> None:
         match message:
+            case StepCall():
+                self._step_in_lockstep(message)
             case Step():
                 self._step(message, frames)
             case Reset():
@@ -190,7 +195,7 @@ class Worker:
         settle(message)
         self._tear_down()
         self._build_message = message
-        self._trusted, self._slots = message.trusted, message.slots
+        self._trusted, self._slots, self._place = message.trusted, message.slots, message.place
         mode = AutoresetMode(message.autoreset_mode)
         built = self._build_envs()
         if isinstance(built, VectorEnv):
@@ -216,12 +221,13 @@ class Worker:
         action_space = space_from_plain(unpack(message.action_space, allow_pickle=True))
         self._prepare_to_act(observation_space, action_space)
         leaves, action = leaves_of(observation_space), single_array_leaf(action_space)
+        self._leaves, self._landings = leaves, {}
         self._rows = FrameRows(leaves, self._trusted)
         shared = self._invitation.shared
         if shared is None or not message.arena_size:
             return ""
         try:
-            self._arena = Arena(shared.arena, message.num_envs, action, leaves)
+            self._arena = Arena(shared.arena, message.num_envs, message.num_places, action, leaves)
         except (OSError, ValueError) as error:
             return str(error)
         self._rows = ArenaRows(self._arena, leaves, self._trusted)
@@ -247,11 +253,23 @@ class Worker:
 
     # Work.
 
+    def _step_in_lockstep(self, call: StepCall) -> None:
+        slots, actions = self._slots, self._actions_in_arena(call.dtype, self._slots)
+        self._current = self._envs.step(slots, actions, self._landing_of(len(slots)))
+        self._answer(call.request, slots, self._current, in_lockstep=True, asked_silently=True)
+
     def _step(self, message: Step, frames: list[Buffer]) -> None:
         slots = message.slots if message.slots is not None else self._slots
-        outcome = self._envs.step(slots, self._actions(message, slots, frames))
+        actions = self._actions(message, slots, frames)
+        outcome = self._envs.step(slots, actions, self._landing_of(len(slots)))
         self._current = outcome if message.slots is None or slots == self._slots else None
         self._answer(message.request, slots, outcome, in_lockstep=message.slots is None)
+
+    def _landing_of(self, count: int) -> Landing | None:
+        """A place for as many observations, which the next step will write to again."""
+        if count not in self._landings:
+            self._landings[count] = Landing.of_size(count, self._leaves)
+        return self._landings[count]
 
     def _actions(self, message: Step, slots: tuple[int, ...], frames: list[Buffer]) -> Any:
         if message.actions is None:
@@ -259,8 +277,11 @@ class Worker:
         if frames:
             # An env may keep its action, and may write to it.
             return read_array(message.actions, frames[0]).copy()
+        return self._actions_in_arena(message.actions.dtype, slots)
+
+    def _actions_in_arena(self, dtype: str, slots: tuple[int, ...]) -> Any:
         assert self._arena is not None
-        return self._arena.actions(message.actions.dtype)[rows_of(slots)].copy()
+        return self._arena.actions(dtype)[rows_of(slots)].copy()
 
     def _reset(self, message: Reset) -> None:
         seeds: list[int | None] = [None] * len(message.slots)
@@ -280,16 +301,24 @@ class Worker:
         outcome: Outcome,
         acted: dict[str, Any] | None = None,
         in_lockstep: bool = False,
+        asked_silently: bool = False,
     ) -> None:
         assert self._rows is not None
         reply, frames = self._rows.reply(request, slots, outcome)
         if acted is not None:
             reply.acted = pack(acted, allow_pickle=False)
-        if in_lockstep and self._arena is not None and isinstance(self._channel, SharedChannel):
-            done = partial(self._arena.note_answer, slots, request)
-            self._channel.send_in_lockstep(reply, frames, done)
-        else:
-            self._channel.send(reply, frames)
+        channel, arena = self._channel, self._arena
+        if not in_lockstep or arena is None or not isinstance(channel, SharedChannel):
+            channel.send(reply, frames)
+            return
+        # Whoever takes the time wants to know when each answer came.
+        is_timed = self._watch is not None
+        says_more = not asked_silently or is_timed or bool(reply.infos or reply.objects)
+        if says_more:
+            channel.leave(reply, frames)
+        # The head waits for everybody: awake, it would take a core from those still at work.
+        if arena.marks.put(self._place, request, says_more) or is_timed:
+            channel.wake_head()
 
     def _return(self, request: int, values: list[Any]) -> None:
         self._channel.send(Returned(request, pack(values, allow_pickle=self._trusted)))
@@ -312,7 +341,7 @@ class Worker:
     def _step_with_policy(self, message: StepWithPolicy) -> None:
         acting, current = self._acting_from()
         actions, acted = acting.act(current, message.newest, message.measured)
-        self._current = self._envs.step(self._slots, actions)
+        self._current = self._envs.step(self._slots, actions, self._landing_of(len(self._slots)))
         acting.note_ends(self._current)
         assert self._build_message is not None
         if AutoresetMode(self._build_message.autoreset_mode) is AutoresetMode.NEXT_STEP:
@@ -366,7 +395,7 @@ class Worker:
         )
         if request and self._arena is not None:
             # The others need not think that this worker will be the last to answer.
-            self._arena.note_answer(self._slots, request)
+            self._arena.marks.put(self._place, request, says_more=True)
 
     def leave_on(self, *signals: signal.Signals) -> None:
         """Ask the head to take the slots back when one of these arrives; it then says Close."""

@@ -1,0 +1,56 @@
+"""Who has answered what last: a word per worker, in memory that head and workers share."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Sequence
+
+# A reader that spins sees the counter before the data on machines with weak memory ordering;
+# going through an eventfd orders them everywhere.
+MAY_SPIN = platform.machine() in ("x86_64", "AMD64")
+
+_fence = threading.Lock()
+
+
+def barrier() -> None:
+    """What was written before can be seen by whoever's writing is read after."""
+    # The lock is this process's own and keeps nobody out: taking it orders memory.
+    with _fence:
+        pass
+
+
+class Marks:
+    """In lockstep a worker's mark is its answer, unless it has more to say than its rows.
+
+    Args:
+        words: One per place of the run.
+    """
+
+    _NOBODY = (1 << 63) - 1
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+
+    def put(self, place: int, request: int, says_more: bool) -> bool:
+        """The worker in ``place`` has answered ``request``; whether all others have as well.
+
+        ``says_more``: its rows are not all, a message was sent with the rest.
+        Not always to be had: True, then, which costs the head a glance too many.
+        """
+        self._words[place] = 2 * request + says_more
+        # Two that answer at once must see each other.
+        barrier()
+        return not MAY_SPIN or min(self._words) >= 2 * request
+
+    def are_silent(self, places: Sequence[int], request: int) -> bool:
+        """Whether the workers there have answered ``request``, with their rows alone."""
+        words, silent = self._words, 2 * request
+        for place in places:  # noqa: SIM110 (a generator costs more)
+            if words[place] != silent:
+                return False
+        return True
+
+    def expect_no_answer(self, place: int) -> None:
+        """Its worker is gone: let nobody think that it will be the last to answer."""
+        self._words[place] = self._NOBODY

@@ -1,0 +1,191 @@
+"""Infos arrive as they were made, and are merged as Gymnasium does, whatever way they travel."""
+
+import numpy as np
+import pytest
+from gymnasium.vector import VectorEnv
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterenv.errors import ProtocolError
+from clusterenv.head.infos import Infos
+from clusterenv.wire.infos import InfosByName, pack_infos, unpack_infos
+from clusterenv.wire.values import pack
+from tests.equality import assert_same
+
+NUM_ENVS = 6
+WORKERS = [(0, 1, 2), (3, 4, 5)]
+
+
+class Oracle(VectorEnv):
+    """Gymnasium's own way to merge infos."""
+
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+
+    def merge(self, infos):
+        merged = {}
+        for row, info in infos:
+            merged = self._add_info(merged, info, row)
+        return merged
+
+
+class Listed(VectorEnv):
+    """A way of one's own."""
+
+    def _add_info(self, vector_infos, env_info, env_num):
+        return {**vector_infos, env_num: env_info}
+
+
+numbers = {
+    "int": st.integers(-9, 9),
+    "float": st.floats(0, 9),
+    "bool": st.booleans(),
+    "float32": st.floats(0, 9, width=32).map(np.float32),
+}
+# One kind of value per key, as envs do; which key a slot has is left to chance.
+mixed = st.fixed_dictionaries(
+    {},
+    optional={
+        **numbers,
+        "number": st.integers(-9, 9) | st.floats(0, 9),
+        "large": st.integers(-(2**70), 2**70),
+        "bit": st.booleans().map(np.bool_),
+        "text": st.text(max_size=3),
+        "nested": st.fixed_dictionaries({}, optional={"x": st.floats(0, 1), "y": st.none()}),
+        "array": st.just(np.arange(3)),
+        "final_obs": st.integers(0, 1),
+    },
+)
+infos_by_slot = st.dictionaries(
+    st.integers(0, NUM_ENVS - 1), mixed | st.fixed_dictionaries(numbers)
+) | st.dictionaries(st.integers(0, NUM_ENVS - 1), st.fixed_dictionaries(numbers), min_size=3)
+
+
+def travelled(infos):
+    """What two workers say of their slots, as the head has it."""
+    arrived = Infos(NUM_ENVS)
+    for slots in WORKERS:
+        own = [(slot, infos[slot]) for slot in slots if infos.get(slot)]
+        if own:
+            data = pack_infos(own, allow_pickle=False)
+            arrived.put(unpack_infos(data, allow_pickle=False), slots)
+    return arrived
+
+
+def merged_by_gymnasium(infos, num_envs):
+    """The merged infos, or the kind of error that they are."""
+    try:
+        return Oracle(num_envs).merge(infos)
+    except Exception as error:
+        return type(error)
+
+
+def assert_merges(take, expected):
+    if isinstance(expected, type):
+        with pytest.raises(expected):
+            take()
+    else:
+        assert_same(take(), expected)
+
+
+@given(infos_by_slot)
+def test_infos_are_merged_in_slot_order_as_gymnasium_does(infos):
+    expected = merged_by_gymnasium(sorted(infos.items()), NUM_ENVS)
+    assert_merges(lambda: travelled(infos).take(Oracle(NUM_ENVS)._add_info), expected)
+
+
+@given(infos_by_slot)
+def test_infos_of_some_slots_are_merged_in_their_order_as_gymnasium_does(infos):
+    slots = [1, 3, 4]
+    wanted = [(row, infos[slot]) for row, slot in enumerate(slots) if slot in infos]
+    expected = merged_by_gymnasium(wanted, len(slots))
+    assert_merges(lambda: travelled(infos).take_of(slots), expected)
+
+
+@given(infos_by_slot)
+def test_whoever_merges_another_way_gets_them_as_the_envs_made_them(infos):
+    said = {slot: info for slot, info in sorted(infos.items()) if info}
+    assert_same(travelled(infos).take(Listed()._add_info), said)
+
+
+@given(infos_by_slot, st.randoms())
+def test_the_order_of_arrival_does_not_matter(infos, random):
+    arrived, pairs = Infos(NUM_ENVS), list(infos.items())
+    random.shuffle(pairs)
+    for slot, info in pairs:
+        arrived.put([(slot, info)], [slot])
+    expected = merged_by_gymnasium(sorted(infos.items()), NUM_ENVS)
+    assert_merges(lambda: arrived.take(Oracle(NUM_ENVS)._add_info), expected)
+
+
+def alike(slots):
+    return [(slot, {"lives": 3, "x": 0.5 * slot}) for slot in slots]
+
+
+def test_infos_that_are_alike_travel_by_name():
+    data = pack_infos(alike(range(32)), allow_pickle=False)
+    assert isinstance(unpack_infos(data, allow_pickle=False), InfosByName)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"lives": 3}, {"lives": 3.0, "x": 0.0}, {"lives": 3, "x": "no"}, {"lives": 3, "_x": 0.0}],
+)
+def test_infos_that_are_not_alike_travel_by_slot(other):
+    infos = [*alike([0, 1]), (2, other)]
+    arrived = unpack_infos(pack_infos(infos, allow_pickle=False), allow_pickle=False)
+    assert_same(arrived, infos)
+
+
+def test_the_infos_of_one_slot_are_merged_in_the_order_they_were_made():
+    infos = Infos(2)
+    infos.put([(1, {"x": 1}), (0, {"x": 5}), (1, {"x": 2})], [0, 1])
+    assert infos.take(Oracle(2)._add_info)["x"].tolist() == [5, 2]
+
+
+def test_infos_are_taken_once():
+    infos = travelled(dict(alike(range(6))))
+    infos.take(Oracle(NUM_ENVS)._add_info)
+    assert infos.take(Oracle(NUM_ENVS)._add_info) == {}
+
+
+@pytest.mark.parametrize("taken", [[1], [0, 1, 2], [2, 3]])
+def test_taking_the_infos_of_some_slots_leaves_those_of_the_others(taken):
+    infos = travelled(dict(alike(range(6))))
+    infos.take_of(taken)
+    left = infos.take(Oracle(NUM_ENVS)._add_info)
+    assert left["_x"].tolist() == [slot not in taken for slot in range(6)]
+
+
+SLOTS, COLUMN = np.array([1, 2]), np.array([0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        5,
+        [5],
+        [(1, 2, 3)],
+        [(1, "no dict")],
+        [("one", {})],
+        (SLOTS, {"x": COLUMN}),
+        (SLOTS, {}, ()),
+        (SLOTS[:0], {"x": COLUMN[:0]}, ()),
+        (SLOTS.astype(np.float64), {"x": COLUMN}, ()),
+        (SLOTS, {"x": COLUMN[:1]}, ()),
+        (SLOTS, {"x": COLUMN.astype("S4")}, ()),
+        (SLOTS, {5: COLUMN}, ()),
+        ([1, 2], {"x": COLUMN}, ()),
+    ],
+)
+def test_infos_of_another_layout_are_a_protocol_error(said):
+    with pytest.raises(ProtocolError, match="of another layout"):
+        unpack_infos(pack(said, allow_pickle=False), allow_pickle=False)
+
+
+@pytest.mark.parametrize("slots", [[9], [-1], [0, 1, 2]])
+def test_infos_of_other_slots_are_a_protocol_error(slots):
+    by_name = InfosByName(np.array(slots), {"x": np.zeros(len(slots))}, ())
+    for said in (by_name, by_name.by_slot()):
+        with pytest.raises(ProtocolError, match="other slots"):
+            Infos(4).put(said, [0, 1])
