@@ -43,6 +43,7 @@ from clusterenv.rollout import (
 from clusterenv.sync import EveryVersion, SyncRule
 from clusterenv.vector_env import RemoteVectorEnv, StepResult
 from clusterenv.wire.addresses import Reach
+from clusterenv.wire.spaces import rows_of
 
 _AnyFragment = TypeVar("_AnyFragment", bound=Fragment)
 
@@ -231,14 +232,14 @@ class ClusterEnv(RemoteVectorEnv):
             self._head.abandon()
             self._state.pending, self._state.has_reset = Call.NOTHING, False
             raise
-        batch, rows = self._head.batch, np.asarray(slots)
+        batch, rows = self._head.batch, rows_of(slots)
         infos = batch.infos.take_of(slots)
-        infos["env_id"] = rows
+        infos["env_id"] = np.array(slots)
         return (
             batch.observations_of(slots),
-            batch.rewards[rows],
-            batch.terminated[rows],
-            batch.truncated[rows],
+            batch.rewards[rows].copy(),
+            batch.terminated[rows].copy(),
+            batch.truncated[rows].copy(),
             infos,
         )
 

@@ -95,6 +95,22 @@ def test_who_has_nothing_to_say_sends_no_message():
         assert pumps == []
 
 
+@ordered
+@pytest.mark.parametrize("may_spin", [True, False])
+def test_who_is_sent_actions_for_all_its_slots_answers_silently_too(may_spin):
+    with ClusterEnv(Quiet, 4, 2, batch_size=4) as envs:
+        envs.async_reset(seed=1)
+        observations, *_, info = envs.recv()
+        inbox, arrivals = envs._head.crew.inbox, []
+        take, inbox.may_spin = inbox.take, may_spin
+        inbox.take = lambda: [arrivals.append(arrival) or arrival for arrival in take()]
+        for _ in range(5):
+            envs.send(np.zeros((4, 2)), info["env_id"])
+            after, *_, info = envs.recv()
+            assert np.array_equal(after, observations)
+        assert arrivals == []
+
+
 @pytest.mark.parametrize("makers", [[Walk, Slow], [Slow, Walk], [Walk, Quiet]])
 def test_what_one_worker_has_to_say_comes_with_the_rows_of_all(makers):
     with ClusterEnv(makers, num_workers=2) as envs, ClusterEnv([Quiet] * 2, num_workers=2) as quiet:

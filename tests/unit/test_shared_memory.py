@@ -169,13 +169,14 @@ def test_waiting_in_vain_ends(mailbox_fd):
     assert not Mailbox(mailbox_fd).wait_spinning(1e-4)
 
 
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("dtype", ["|b1", "|i1", "<i8", ">f4", "<c16", "<f16"])
-def test_a_call_is_taken_once(mailbox_fd, dtype):
+def test_a_call_is_taken_once(mailbox_fd, dtype, alone):
     head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
     assert worker.take_call() is None
-    head.call(7, dtype)
+    head.call(7, dtype, alone)
     assert worker.wait_spinning(_PATIENCE_S)
-    assert worker.take_call() == (7, dtype)
+    assert worker.take_call() == (7, dtype, alone)
     assert worker.take_call() is None
     assert not worker.has_mail()
 

@@ -106,6 +106,8 @@ class Batch:
     def observations_of(self, slots: Sequence[int]) -> Any:
         """A copy of the observations of some slots (ascending)."""
         rows = rows_of(slots)
+        if self._only is not None:
+            return self._only[rows].copy()
         values = [
             array[rows].copy() if array is not None else deepcopy(tuple(objects[s] for s in slots))
             for array, objects in zip(self._arrays, self._objects, strict=True)

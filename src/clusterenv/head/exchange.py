@@ -12,6 +12,7 @@ from typing import Any
 from clusterenv.errors import ProtocolError, WorkerLostError
 from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.flights import Answer, Flight, Flights, Loss, Request
+from clusterenv.head.inbox import never
 from clusterenv.head.lockstep import Lockstep
 from clusterenv.head.remote_errors import rebuild
 from clusterenv.head.roster import Member, Roster
@@ -90,6 +91,13 @@ class Exchange:
         self.flights.add(flight)
         self._send_or_hold_back(flight, frames)
 
+    def call(self, flight: Flight, dtype: str) -> None:
+        """Have a worker step all its slots with the actions in the arena, if it can silently."""
+        flight.sent_at = time.monotonic()
+        self.flights.add(flight)
+        if self._lockstep is None or not self._lockstep.call(flight, dtype):
+            self._send_or_hold_back(flight, ())
+
     def _send_or_hold_back(self, flight: Flight, frames: Sequence[Buffer]) -> None:
         if flight.member.joined:
             self._crew.send(flight.member, flight.request, frames)
@@ -158,8 +166,8 @@ class Exchange:
 
     def pump(self, timeout_s: float) -> Iterator[Answer | Loss]:
         """Wait for something to arrive, and give what it means for the caller."""
-        inbox = self._crew.inbox
-        inbox.wait(timeout_s)
+        inbox, lockstep = self._crew.inbox, self._lockstep
+        inbox.wait(timeout_s, never if lockstep is None else lockstep.has_answers)
         for worker, message, frames in inbox.take():
             try:
                 answer = self._arrived(worker, message, frames)
@@ -170,8 +178,8 @@ class Exchange:
                 yield from self._lose(worker, answer.reason)
             elif answer is not None:
                 yield answer
-        if self._lockstep is not None:
-            yield from self._lockstep.silent_answers()
+        if lockstep is not None:
+            yield from lockstep.silent_answers()
         yield from self._leavers()
         yield from self._overdue()
 

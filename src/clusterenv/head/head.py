@@ -31,7 +31,7 @@ from clusterenv.head.surveyor import Surveyor
 from clusterenv.launchers.base import THREAD_NAME, Launcher
 from clusterenv.sync import SyncRule
 from clusterenv.wire.addresses import Reach
-from clusterenv.wire.codec import Array, Buffer, frame_of, read_arrays
+from clusterenv.wire.codec import Array, Buffer, frame_of, header_of, read_arrays
 from clusterenv.wire.infos import unpack_infos
 from clusterenv.wire.messages import (
     ArrayHeader,
@@ -282,19 +282,25 @@ class Head:
             actions = pick_rows(rows, actions)
         request = self._exchange.new_request()
         for member, group, part in self.roster.split_by_member(live):
-            message, frames = self._step_message(request, group, actions[part])
-            self._exchange.send(Flight(member, message, group), frames)
+            self._ask_to_step(member, request, group, actions[part])
 
-    def _step_message(
-        self, request: int, slots: tuple[int, ...], actions: Array | list[Any]
-    ) -> tuple[Step, list[Buffer]]:
+    def _ask_to_step(
+        self, member: Member, request: int, slots: tuple[int, ...], actions: Array | list[Any]
+    ) -> None:
         if not isinstance(actions, np.ndarray):
-            return Step(request, slots, packed_actions=pack(actions, allow_pickle=True)), []
-        header = ArrayHeader(actions.dtype.str, actions.shape)
+            packed = Step(request, slots, packed_actions=pack(actions, allow_pickle=True))
+            self._exchange.send(Flight(member, packed, slots))
+            return
+        flight = Flight(member, Step(request, slots, header_of(actions)), slots)
         if self._arena is None:
-            return Step(request, slots, header), [frame_of(actions)]
-        self._arena.actions(header.dtype)[rows_of(slots)] = actions
-        return Step(request, slots, header), []
+            self._exchange.send(flight, [frame_of(actions)])
+            return
+        dtype = actions.dtype.str
+        self._arena.actions(dtype)[rows_of(slots)] = actions
+        if len(slots) == len(member.slots):
+            self._exchange.call(flight, dtype)
+        else:
+            self._exchange.send(flight)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Ask every worker to call a method of its envs."""

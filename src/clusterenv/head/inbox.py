@@ -26,7 +26,8 @@ _MESSAGE_BYTES = 1000
 Arrival = tuple[str, Any, list[Buffer]]
 
 
-def _never() -> bool:
+def never() -> bool:
+    """Nothing but an arrival ends the waiting."""
     return False
 
 
@@ -103,7 +104,7 @@ class Inbox:
                 return False
         return True
 
-    def wait(self, timeout_s: float, is_done: Callable[[], bool] = _never) -> bool:
+    def wait(self, timeout_s: float, is_done: Callable[[], bool] = never) -> bool:
         """Wait until something is here, the bell rings or ``is_done``; False if time is up."""
         if not self.is_empty() or (self.may_spin and self._spin_until(is_done)):
             return True

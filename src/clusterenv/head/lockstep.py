@@ -1,8 +1,8 @@
-"""All workers step at once, and shared memory alone says so: no message, no flight.
+"""Workers are called to step all their slots, and answer, by numbers in shared memory alone.
 
 This is what a loop around ``step(actions)`` repeats all the time, and where every microsecond of
-the head is one that all workers wait. As soon as anything else has to be heard or done, the call
-becomes a flight per worker, like any other request.
+the head is one that all workers wait. A call to all at once is no flight even: it becomes one per
+worker, like any other request, as soon as anything else has to be heard or done.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clusterenv.wire.shared_memory import Arena
 
 
 class Lockstep:
-    """One call to all workers, and their answers."""
+    """Calls, to all workers or to one, and their answers."""
 
     def __init__(self, arena: Arena, crew: Crew, roster: Roster, flights: Flights) -> None:
         self._arena, self._crew, self._roster, self._flights = arena, crew, roster, flights
@@ -31,7 +31,7 @@ class Lockstep:
         self._staffed: list[Member] = []
         self._places: list[int] = []
         self._lines: list[Line] | None = None
-        self._flights_of_call: list[Flight] = []
+        self._called: list[Flight] = []
 
     def prepare(self) -> None:
         """Everybody will be asked: know who that is."""
@@ -69,6 +69,19 @@ class Lockstep:
                 return False
         return True
 
+    def call(self, flight: Flight, dtype: str) -> bool:
+        """Call one worker, whatever the others do; False if it cannot be called."""
+        member = flight.member
+        lines = self._crew.lines_of([member]) if MAY_SPIN and member.joined else None
+        if lines is None or not lines[0].mailbox.can_call():
+            return False
+        self._called.append(flight)
+        lines[0].mailbox.call(flight.request.request, dtype, alone=True)
+        barrier()
+        if lines[0].mailbox.is_asleep:
+            lines[0].doorbell.ring()
+        return True
+
     def finish(self, timeout_s: float) -> bool:
         """Wait until all have answered; False if there is more to hear, or not enough time."""
         inbox, deadline = self._crew.inbox, time.monotonic() + timeout_s
@@ -94,17 +107,25 @@ class Lockstep:
             return
         self.is_open = False
         step = Step(self._request, None, ArrayHeader(self._dtype, ()))
-        self._flights_of_call = [Flight(m, step, m.slots, self._begun_at) for m in self._staffed]
-        for flight in self._flights_of_call:
+        for member in self._staffed:
+            flight = Flight(member, step, member.slots, self._begun_at)
+            self._called.append(flight)
             self._flights.add(flight)
         # One that was late, and is not asked any more, may have left a mark meanwhile.
         self._expect_only_them()
 
     def silent_answers(self) -> Iterator[Answer]:
         """Of workers that were called, and have nothing to add to their rows."""
-        self._flights_of_call = [f for f in self._flights_of_call if f in self._flights]
-        for flight in self._flights_of_call:
-            if self._arena.marks.are_silent([flight.member.index], self._request):
-                reply = Stepped(self._request)
+        self._called = [flight for flight in self._called if flight in self._flights]
+        for flight in self._called:
+            if self._is_silent(flight):
+                reply = Stepped(flight.request.request)
                 self._flights.answered(reply, flight.member.worker)
                 yield Answer(flight, reply, ())
+
+    def has_answers(self) -> bool:
+        """Whether there are silent answers that nobody has taken."""
+        return any(self._is_silent(flight) for flight in self._called)
+
+    def _is_silent(self, flight: Flight) -> bool:
+        return self._arena.marks.are_silent([flight.member.index], flight.request.request)

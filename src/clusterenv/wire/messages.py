@@ -156,6 +156,7 @@ class StepCall(Message):
 
     request: int
     dtype: str
+    alone: bool
 
 
 class Call(Message):

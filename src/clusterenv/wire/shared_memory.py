@@ -116,6 +116,7 @@ class Mailbox:
     _FRAMES = _CACHE_LINE // 8
     _CALLED = 2 * _CACHE_LINE // 8
     _DTYPE = _CALLED + 1
+    _ALONE = _CALLED + 2
     _TAKEN = 3 * _CACHE_LINE // 8
     _ASLEEP = _TAKEN + 1
 
@@ -153,19 +154,22 @@ class Mailbox:
         notes = self._notes
         return notes[self._CALLED] == notes[self._TAKEN] and self.to_worker.is_empty()
 
-    def call(self, request: int, dtype: str) -> None:
-        """Have the worker step all its slots with the actions in the arena, of this dtype."""
-        self._notes[self._DTYPE] = _number_of(dtype)
+    def call(self, request: int, dtype: str, alone: bool = False) -> None:
+        """Have the worker step all its slots with the actions in the arena, of this dtype.
+
+        ``alone``: the others do something else, so that it has to wake the head itself.
+        """
+        self._notes[self._DTYPE], self._notes[self._ALONE] = _number_of(dtype), alone
         self._notes[self._CALLED] = request
 
-    def take_call(self) -> tuple[int, str] | None:
-        """The request and the dtype of a call that was not taken yet."""
+    def take_call(self) -> tuple[int, str, bool] | None:
+        """The request, the dtype and ``alone`` of a call that was not taken yet."""
         notes = self._notes
         request = notes[self._CALLED]
         if request == notes[self._TAKEN]:
             return None
         notes[self._TAKEN] = request
-        return request, _dtype_of(notes[self._DTYPE])
+        return request, _dtype_of(notes[self._DTYPE]), bool(notes[self._ALONE])
 
     def has_mail(self) -> bool:
         """Whether there is something for the worker."""

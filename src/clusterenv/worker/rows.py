@@ -15,6 +15,9 @@ from clusterenv.wire.shared_memory import Arena
 from clusterenv.wire.spaces import Leaf, rows_of
 from clusterenv.wire.values import pack
 
+# To stack small ones afterwards, all at once, costs less.
+_WORTH_LANDING_BYTES = 1 << 10
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -53,9 +56,9 @@ class Landing:
 
     @staticmethod
     def at(arrays: Sequence[Array], leaves: Sequence[Leaf]) -> Landing | None:
-        """In the array of the only leaf, if there is no other and it is no single number."""
+        """In the array of the only leaf, if there is no other and it is worth it."""
         leaf, *others = leaves or (None,)
-        if leaf is None or others or leaf.path or not leaf.shape:
+        if leaf is None or others or leaf.path or arrays[0][0].nbytes < _WORTH_LANDING_BYTES:
             return None
         return Landing(arrays[0], leaf)
 

@@ -256,7 +256,7 @@ class Worker:
     def _step_in_lockstep(self, call: StepCall) -> None:
         slots, actions = self._slots, self._actions_in_arena(call.dtype, self._slots)
         self._current = self._envs.step(slots, actions, self._landing_of(len(slots)))
-        self._answer(call.request, slots, self._current, in_lockstep=True, asked_silently=True)
+        self._answer(call.request, slots, self._current, in_lockstep=True, call=call)
 
     def _step(self, message: Step, frames: list[Buffer]) -> None:
         slots = message.slots if message.slots is not None else self._slots
@@ -301,7 +301,7 @@ class Worker:
         outcome: Outcome,
         acted: dict[str, Any] | None = None,
         in_lockstep: bool = False,
-        asked_silently: bool = False,
+        call: StepCall | None = None,
     ) -> None:
         assert self._rows is not None
         reply, frames = self._rows.reply(request, slots, outcome)
@@ -313,11 +313,12 @@ class Worker:
             return
         # Whoever takes the time wants to know when each answer came.
         is_timed = self._watch is not None
-        says_more = not asked_silently or is_timed or bool(reply.infos or reply.objects)
+        says_more = call is None or is_timed or bool(reply.infos or reply.objects)
         if says_more:
             channel.leave(reply, frames)
         # The head waits for everybody: awake, it would take a core from those still at work.
-        if arena.marks.put(self._place, request, says_more) or is_timed:
+        is_last = arena.marks.put(self._place, request, says_more)
+        if is_last or is_timed or (call is not None and call.alone):
             channel.wake_head()
 
     def _return(self, request: int, values: list[Any]) -> None:
