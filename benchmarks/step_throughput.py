@@ -4,8 +4,8 @@
     python benchmarks/step_throughput.py --envs LunarLander-v3 --num-envs 64 --seconds 2
     python benchmarks/step_throughput.py --systems ceiling cluster-shm --workers 2
 
-Run it on an idle machine. The systems of one cell (env and number of envs) take turns for a
-second each, all others being stopped meanwhile, so that a drift of the machine hits all alike.
+Run it on an idle machine. The systems of one cell (env and number of envs) take short turns,
+all others being stopped meanwhile, so that a drift of the machine hits all alike.
 The table shows medians over the rounds; results go to ``benchmarks/results/step_throughput``.
 """
 
@@ -72,9 +72,9 @@ def _options() -> argparse.Namespace:
     add("--num-envs", nargs="+", type=int, default=[16, 64, 256])
     add("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
     add("--workers", type=int, default=report.cores(), help="default: one per core")
-    add("--seconds", type=float, default=1.0, help="per measurement, after the warm-up")
-    add("--warmup", type=float, default=0.2, help="seconds stepped before each measurement")
-    add("--rounds", type=int, default=15, help="measurements of each system")
+    add("--seconds", type=float, default=0.3, help="per measurement, after the warm-up")
+    add("--warmup", type=float, default=0.1, help="seconds stepped before each measurement")
+    add("--rounds", type=int, default=30, help="measurements of each system")
     add("--max-env-processes", type=int, default=256)
     add("--timeout", type=float, default=180.0, help="seconds for one measurement with its start")
     add("--results", type=Path, default=report.RESULTS, help="folder for the results")
