@@ -210,11 +210,11 @@ class SlowToReset(Count):
 
 def test_a_reset_that_all_were_busy_with_is_dealt_out_again_when_one_stays_away():
     launcher = Tardy()
-    limits = {"min_workers": 2, "restart_timeout_s": 1.0}
+    limits = {"min_workers": 2, "restart_timeout_s": 1.5}
     with ClusterEnv(SlowToReset, NUM_ENVS, 3, launcher=launcher, **limits) as envs:
         pid = envs.call("pid")[2]
         launcher.hold_back("worker-1")
-        envs.reset_async(seed=SEED, options={"seconds": 0.75})
+        envs.reset_async(seed=SEED, options={"seconds": 1.0})
         kill(pid)
         observations, _ = envs.reset_wait()
         assert set(owners(envs)) == {"worker-0.0", "worker-2.0"}
