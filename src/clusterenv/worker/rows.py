@@ -125,6 +125,8 @@ class ArenaRows:
     ) -> tuple[Stepped, list[Buffer]]:
         """Write the rows and say so."""
         arena, rows = self._arena, rows_of(slots)
+        # First: of a worker that is killed in between, the rows should be those of its last answer.
+        reply = Stepped(request, (), *_pack_rest(self._leaves, outcome, self._trusted))
         if isinstance(rows, slice):
             fill_flags(arena.rewards[rows], arena.terminated[rows], arena.truncated[rows], outcome)
             for leaf, array in zip(self._leaves, arena.observations, strict=True):
@@ -132,7 +134,7 @@ class ArenaRows:
                     fill(array[rows], outcome.column(leaf), leaf)
         else:
             self._scatter(rows, outcome)
-        return Stepped(request, (), *_pack_rest(self._leaves, outcome, self._trusted)), []
+        return reply, []
 
     def _scatter(self, rows: list[int], outcome: Outcome) -> None:
         arena = self._arena
