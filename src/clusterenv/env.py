@@ -191,11 +191,10 @@ class ClusterEnv(RemoteVectorEnv):
         Given a policy instead of actions, it acts on the workers, and the infos say what it did:
         ``info["action"]``, ``info["log_prob"]``, ``info["value"]``.
         """
-        if isinstance(actions, np.ndarray):
+        # An array is no policy; to ask it for attributes that it lacks takes longer.
+        if isinstance(actions, np.ndarray) or not _is_policy(actions):
             return super().step(actions)
-        if hasattr(actions, "act") or hasattr(actions, "state_dict"):
-            return self._step_with(actions)
-        return super().step(actions)
+        return self._step_with(actions)
 
     def _step_with(self, policy: Any) -> StepResult:
         self._assert_is_running()
@@ -404,3 +403,7 @@ class ClusterEnv(RemoteVectorEnv):
         if self._wrapped_module is None or self._wrapped_module[0] is not policy:
             self._wrapped_module = policy, wrap_module(policy)
         return self._wrapped_module[1]
+
+
+def _is_policy(actions: Any) -> bool:
+    return hasattr(actions, "act") or hasattr(actions, "state_dict")

@@ -116,13 +116,9 @@ def test_a_lost_slot_is_truncated_without_reward(streams):
 
 
 def test_a_lost_slot_keeps_its_last_good_observation(streams):
-    oracle = oracle_of(NUM_ENVS)
-    expected = [oracle.reset(seed=0)[0], *(oracle.step(ACTIONS)[0] for _ in range(999))]
     for slot in (2, 3):
         lost = loss_in(streams[slot])
-        # Or the one that it had just written when it was killed, before it could say so.
-        good = [expected[lost - 1][slot], expected[lost][slot]]
-        assert any(np.array_equal(streams[slot][lost][0], one) for one in good)
+        np.testing.assert_array_equal(streams[slot][lost][0], streams[slot][lost - 1][0])
 
 
 def test_a_lost_slot_starts_over_with_its_next_send(streams):

@@ -1,5 +1,7 @@
 """A worker killed with -9 in the middle of a step, with autoreset in the next or the same step."""
 
+import os
+import signal
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -9,6 +11,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from tests.equality import assert_same
+from tests.integration.envs import Walk
 from tests.integration.polling import eventually, kill
 from tests.integration.troubles import Gate
 from tests.integration.vectors import (
@@ -179,3 +182,32 @@ def test_all_slots_may_be_lost_at_once(tmp_path):
     assert story.lost == list(range(NUM_ENVS))
     assert story.loss[-1]["env_lost"].all()
     assert story.after[-1]["_start"].all()
+
+
+class Deadly:
+    """Whoever packs it is killed."""
+
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DiesAnswering(Walk):
+    """A walk whose worker is killed after it has written its second step, and before it says so."""
+
+    def _info(self):
+        return {"deadly": Deadly()} if self.age == 2 else {}
+
+
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+def test_what_was_written_but_not_answered_is_not_seen(mode):
+    makers = [Walk, Walk, Walk, DiesAnswering]
+    with cluster(makers, num_workers=2, autoreset_mode=mode) as envs:
+        envs.reset(seed=1)
+        actions = actions_for(len(makers))
+        before, *_ = envs.step(actions)
+        observations, rewards, _, truncated, infos = envs.step(actions)
+        assert infos["env_lost"].tolist() == [False, False, True, True]
+        assert truncated.tolist() == [False, False, True, True]
+        assert (rewards[2:] == 0.0).all()
+        seen = observations[2:] if mode is NEXT_STEP else np.stack(infos["final_obs"][2:])
+        assert np.array_equal(seen, before[2:])

@@ -26,7 +26,7 @@ def rows_for(space, kind):
     allocate(fd, Arena.size_of(NUM_ENVS, None, leaves))
     arena = Arena(fd, NUM_ENVS, 1, None, leaves)
     os.close(fd)
-    return ArenaRows(arena, leaves, trusted=False), arena
+    return ArenaRows(arena, 0, leaves, trusted=False), arena
 
 
 def outcome_of(observations, **rest):

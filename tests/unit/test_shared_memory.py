@@ -256,6 +256,24 @@ def test_observations_have_a_row_per_slot_of_their_leaf(num_envs, leaves):
         assert (None if array is None else (array.shape, array.dtype)) == expected
 
 
+@pytest.mark.parametrize("slots", [(1, 2), (0, 2)])
+def test_what_a_worker_wrote_without_an_answer_is_taken_back(slots):
+    leaves = [BOX, Leaf((), None, ()), DISCRETE]
+    head, worker = open_arena(4, None, leaves, maps=2)
+    for array in (head.observations[0], head.observations[2]):
+        array[...] = 1
+    worker.begin_to_write(slots, place=1, request=5)
+    for array in (worker.observations[0], worker.observations[2]):
+        array[list(slots)] = 2
+    # Somebody else's request, and one of its own that it has answered.
+    head.take_back(slots, place=0, request=5)
+    head.take_back(slots, place=1, request=4)
+    assert (head.observations[0][list(slots)] == 2).all()
+    head.take_back(slots, place=1, request=5)
+    for array in (head.observations[0], head.observations[2]):
+        assert (array == 1).all()
+
+
 BOX = leaves_of(spaces.Box(-1.0, 1.0, (3,), np.float32))[0]
 DISCRETE = leaves_of(spaces.Discrete(5))[0]
 

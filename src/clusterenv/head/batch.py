@@ -30,6 +30,7 @@ class Batch:
     def __init__(self, space: Space[Any], num_envs: int, arena: Arena | None) -> None:
         self._space = space
         self._leaves = leaves_of(space)
+        self._arena = arena
         self.rewards = arena.rewards if arena else np.zeros(num_envs)
         self.terminated = arena.terminated if arena else np.zeros(num_envs, np.bool_)
         self.truncated = arena.truncated if arena else np.zeros(num_envs, np.bool_)
@@ -66,6 +67,11 @@ class Batch:
         for place, column in zip(places, columns, strict=True):
             for slot, value in zip(slots, column, strict=True):
                 self._objects[place][slot] = value
+
+    def take_back(self, slots: Sequence[int], place: int, request: int) -> None:
+        """The worker in ``place`` is gone: its answer to ``request`` is none, if it wrote one."""
+        if self._arena is not None:
+            self._arena.take_back(slots, place, request)
 
     def mark_lost(self, slot: int) -> None:
         """The env of ``slot`` is gone: the last good observation, reward 0, truncated."""

@@ -51,7 +51,7 @@ class Exchange:
         self.flights = Flights()
         self._lockstep: Lockstep | None = None
         self._held_back: dict[int, list[tuple[Flight, Sequence[Buffer]]]] = {}
-        self._leaving: list[Member] = []
+        self._leaving: dict[int, Member] = {}
         self._errors: list[BaseException] = []
         self._warnings: list[tuple[str, type[Warning]]] = []
         self._last_request = 0
@@ -118,7 +118,7 @@ class Exchange:
         return self.forget_flights(member)
 
     def send_to_all(self, request: Step | StepWithPolicy) -> None:
-        """Send one request to every worker: the hot path, encoded once."""
+        """Send one request to every worker, encoded once."""
         if self._lockstep is not None:
             self._lockstep.prepare()
         header, now = encode(request), time.monotonic()
@@ -185,11 +185,9 @@ class Exchange:
 
     def _leavers(self) -> Iterator[Loss]:
         """Who had to leave, once it has answered; fragments can be collected again."""
-        self._leaving = [member for member in self._leaving if member.leaving]
-        for member in self._leaving:
-            if member.leaving and all(
-                isinstance(f.request, Collect) for f in self.flights.of(member).values()
-            ):
+        self._leaving = {m.index: m for m in self._leaving.values() if m.leaving}
+        for member in self._leaving.values():
+            if all(isinstance(f.request, Collect) for f in self.flights.of(member).values()):
                 yield Loss(member, member.leaving, self.forget_flights(member), "leaving")
 
     def _arrived(self, worker: str, message: Any, frames: list[Buffer]) -> Answer | Ended | None:
@@ -214,9 +212,8 @@ class Exchange:
                 if deal == member.deal:
                     self._join(member, error)
             case Leaving(reason=reason):
-                if not member.leaving:
-                    self._leaving.append(member)
                 member.leaving = reason
+                self._leaving[member.index] = member
             case Ended():
                 return message
             case ProtocolError():

@@ -84,12 +84,14 @@ class Recovery:
         member = loss.member
         if loss.kind == "absent" and self._roster.can_do_without(member):
             return self._do_without(member, loss.flights)
-        try:
-            self._crew.replace(member, loss.reason, counts=loss.kind != "leaving")
-        except WorkerLostError as error:
-            if self._roster.can_do_without(member):
-                _log.warning("%s; its slots go to the other workers", error)
-                return self._do_without(member, loss.flights)
+        error = self._replace(loss)
+        # Only now that it cannot write any more.
+        for flight in loss.flights:
+            self._batch.take_back(flight.slots, member.index, flight.request.request)
+        if error is not None and self._roster.can_do_without(member):
+            _log.warning("%s; its slots go to the other workers", error)
+            return self._do_without(member, loss.flights)
+        if error is not None:
             self._roster.incomplete = str(error)
             self._exchange.fail(error)
             return ()
@@ -102,6 +104,14 @@ class Recovery:
                 )
             )
         return _collects(loss.flights)
+
+    def _replace(self, loss: Loss) -> WorkerLostError | None:
+        """End the worker, and start another; or why there will be none."""
+        try:
+            self._crew.replace(loss.member, loss.reason, counts=loss.kind != "leaving")
+        except WorkerLostError as error:
+            return error
+        return None
 
     def _do_without(self, absent: Member, flights: Sequence[Flight]) -> Sequence[Flight]:
         slots, voided = self._staffing.deal(self._roster.others(absent))

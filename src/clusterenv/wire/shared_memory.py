@@ -21,7 +21,7 @@ import numpy as np
 
 from clusterenv.wire.codec import Array
 from clusterenv.wire.marks import MAY_SPIN, Marks, barrier
-from clusterenv.wire.spaces import Leaf
+from clusterenv.wire.spaces import Leaf, rows_of
 
 AVAILABLE = hasattr(os, "memfd_create") and hasattr(os, "eventfd")
 
@@ -230,7 +230,8 @@ def _dtype_of(number: int) -> str:
 class Arena:
     """The arrays of all slots: actions, observation leaves, rewards, flags; a row per slot.
 
-    And the marks of the workers, who have at least a slot each.
+    And the marks of the workers, who have at least a slot each. A worker may be killed while it
+    writes, so what its rows said before is kept until it has answered.
     """
 
     def __init__(
@@ -249,10 +250,9 @@ class Arena:
         self.rewards = self._take(np.dtype(np.float64), ())
         self.terminated = self._take(np.dtype(np.bool_), ())
         self.truncated = self._take(np.dtype(np.bool_), ())
-        self.observations: list[Array | None] = [
-            self._take(leaf.dtype, leaf.shape) if leaf.dtype is not None else None
-            for leaf in leaves
-        ]
+        self.observations = self._take_leaves(leaves)
+        self._before = self._take_leaves(leaves)
+        self._writes = self._take(np.dtype(np.int64), ())
         self._action_shape = action.shape if action is not None else ()
         self._action_bytes = (
             self._take(np.dtype(np.uint8), (_action_row_bytes(action),)) if action else None
@@ -269,6 +269,29 @@ class Arena:
             self._action_views[dtype] = rows.reshape(self._num_envs, *self._action_shape)
         return self._action_views[dtype]
 
+    def begin_to_write(self, slots: Sequence[int], place: int, request: int) -> None:
+        """The worker in ``place`` is going to write its answer to ``request`` to these rows."""
+        rows = rows_of(slots)
+        for now, before in zip(self.observations, self._before, strict=True):
+            if now is not None and before is not None:
+                before[rows] = now[rows]
+        self._writes[place] = request
+
+    def take_back(self, slots: Sequence[int], place: int, request: int) -> None:
+        """The worker is gone without an answer: the observations are those before it wrote."""
+        if self._writes[place] != request:
+            return
+        rows = rows_of(slots)
+        for now, before in zip(self.observations, self._before, strict=True):
+            if now is not None and before is not None:
+                now[rows] = before[rows]
+
+    def _take_leaves(self, leaves: Sequence[Leaf]) -> list[Array | None]:
+        return [
+            self._take(leaf.dtype, leaf.shape) if leaf.dtype is not None else None
+            for leaf in leaves
+        ]
+
     def _take(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         count = self._num_envs * math.prod(shape)
         array = np.ndarray(
@@ -280,7 +303,7 @@ class Arena:
     @staticmethod
     def size_of(num_envs: int, action: Leaf | None, leaves: Sequence[Leaf]) -> int:
         """Bytes that such an arena takes."""
-        rows = [8, 8, 1, 1, *(_row_bytes(leaf) for leaf in leaves)]
+        rows = [8, 8, 8, 1, 1, *(2 * [_row_bytes(leaf) for leaf in leaves])]
         if action is not None:
             rows.append(_action_row_bytes(action))
         return sum(_aligned(num_envs * row) for row in rows)

@@ -117,16 +117,16 @@ class FrameRows:
 class ArenaRows:
     """Results go to their slots' rows of the arena; the reply only says that they are there."""
 
-    def __init__(self, arena: Arena, leaves: Sequence[Leaf], trusted: bool) -> None:
-        self._arena, self._leaves, self._trusted = arena, leaves, trusted
+    def __init__(self, arena: Arena, place: int, leaves: Sequence[Leaf], trusted: bool) -> None:
+        self._arena, self._place = arena, place
+        self._leaves, self._trusted = leaves, trusted
 
     def reply(
         self, request: int, slots: Sequence[int], outcome: Outcome
     ) -> tuple[Stepped, list[Buffer]]:
         """Write the rows and say so."""
         arena, rows = self._arena, rows_of(slots)
-        # First: of a worker that is killed in between, the rows should be those of its last answer.
-        reply = Stepped(request, (), *_pack_rest(self._leaves, outcome, self._trusted))
+        arena.begin_to_write(slots, self._place, request)
         if isinstance(rows, slice):
             fill_flags(arena.rewards[rows], arena.terminated[rows], arena.truncated[rows], outcome)
             for leaf, array in zip(self._leaves, arena.observations, strict=True):
@@ -134,7 +134,7 @@ class ArenaRows:
                     fill(array[rows], outcome.column(leaf), leaf)
         else:
             self._scatter(rows, outcome)
-        return reply, []
+        return Stepped(request, (), *_pack_rest(self._leaves, outcome, self._trusted)), []
 
     def _scatter(self, rows: list[int], outcome: Outcome) -> None:
         arena = self._arena

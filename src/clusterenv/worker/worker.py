@@ -230,7 +230,7 @@ class Worker:
             self._arena = Arena(shared.arena, message.num_envs, message.num_places, action, leaves)
         except (OSError, ValueError) as error:
             return str(error)
-        self._rows = ArenaRows(self._arena, leaves, self._trusted)
+        self._rows = ArenaRows(self._arena, self._place, leaves, self._trusted)
         return ""
 
     def _prepare_to_act(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
