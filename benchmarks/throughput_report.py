@@ -49,8 +49,9 @@ NOTES = """\
   default of the Gymnasium systems and of ClusterEnv, a reset takes a slot's place in a step; the
   line "resets counted" counts them for the ceiling too and is the stricter yardstick.
 - "If loops waited": what the bare loops would do if each turn over all envs ended for all of them
-  with that of the slowest, as it does in lockstep, and waiting cost nothing: no lockstep can do
-  better on this machine. Computed from the times of the turns, the first with the first and so on.
+  with that of the slowest, as it does in lockstep, and waiting cost nothing: about the best that a
+  lockstep can do on this machine. Computed from the times of the turns, the first of each loop
+  together, then the second, and so on; the loops themselves did not run in step.
 - SB3 resets within the step and starts by fork here (its default imports torch once per env; the
   steps are the same). AsyncVectorEnv and SB3 run one process per env, whatever the workers.
 - Steps per second are medians over the rounds. Ratios are taken within each round, where all

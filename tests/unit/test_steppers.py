@@ -4,15 +4,16 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
 from clusterenv.head.batch import Batch
 from clusterenv.wire.codec import read_arrays
 from clusterenv.wire.infos import unpack_infos
-from clusterenv.wire.spaces import leaves_of
+from clusterenv.wire.spaces import leaves_of, single_array_leaf
 from clusterenv.wire.values import unpack
-from clusterenv.worker.rows import FrameRows
+from clusterenv.worker.rows import FrameRows, Landing
 from clusterenv.worker.stepper import EnvStepper, UserCodeError
 from clusterenv.worker.vector_stepper import VectorStepper, split_infos
 from tests.equality import assert_same
@@ -22,10 +23,13 @@ from tests.zoo import CounterEnv, FailingEnv, LooseEnv, SpaceEnv
 MODES = list(AutoresetMode)
 every_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 NUM_ENVS = 3
+BOX = Box(0, 255, (32, 32), np.uint8)
 
 
 class Bench:
     """A stepper whose outcomes go through frames into a batch, as over the wire."""
+
+    landing = None
 
     def __init__(self, stepper, vector_env):
         self.stepper, self.env = stepper, vector_env
@@ -42,7 +46,7 @@ class Bench:
         if not isinstance(actions, np.ndarray):
             actions = list(iterate(self.env.action_space, actions))
         slots = tuple(range(NUM_ENVS))
-        self.take(slots, self.stepper.step(slots, actions))
+        self.take(slots, self.stepper.step(slots, actions, self.landing))
         batch = self.batch
         flags = (batch.rewards.copy(), batch.terminated.copy(), batch.truncated.copy())
         return (batch.observations(copy=True), *flags, self.infos())
@@ -104,17 +108,81 @@ def test_single_envs_give_what_sync_vector_env_gives(name, mode):
     assert_equals_sync(env_bench(factory, mode), factory, mode)
 
 
+def let_land(bench):
+    """Have observations go to an array one by one, however small they are."""
+    leaf = single_array_leaf(bench.env.single_observation_space)
+    bench.landing = Landing(np.empty((NUM_ENVS, *leaf.shape), leaf.dtype), leaf)
+
+
+class NeedsACast(SpaceEnv):
+    """Its observations have more digits than its space."""
+
+    def __init__(self):
+        super().__init__(Box(-1.0, 1.0, (2, 3), np.float32))
+
+    def reset(self, **options):
+        observation, infos = super().reset(**options)
+        return observation.astype(np.float64), infos
+
+    def step(self, action):
+        observation, *rest = super().step(action)
+        return observation.astype(np.float64), *rest
+
+
+@every_mode
+@pytest.mark.parametrize("factory", [NeedsACast, lambda: SpaceEnv(BOX)])
+def test_observations_that_land_one_by_one_are_the_same(factory, mode):
+    bench = env_bench(factory, mode)
+    let_land(bench)
+    assert_equals_sync(bench, factory, mode)
+
+
 @every_mode
 @pytest.mark.parametrize("name", ["box-float32", "dict-of-everything", "text"])
 def test_a_ready_vector_env_gives_what_it_gives(name, mode):
     assert_equals_sync(vector_bench(FACTORIES[name], mode), FACTORIES[name], mode)
 
 
-def test_a_final_observation_survives_an_env_that_reuses_its_buffer():
+@pytest.mark.parametrize("lands", [False, True])
+def test_a_final_observation_survives_an_env_that_reuses_its_buffer(lands):
     bench = env_bench(lambda: CounterEnv(reuse=True, episode_length=1), AutoresetMode.SAME_STEP)
+    if lands:
+        let_land(bench)
     start, _ = bench.reset((0, 1, 2), seed=1)
     *_, infos = bench.step(np.zeros(NUM_ENVS, int))
     np.testing.assert_array_equal(np.stack(infos["final_obs"]), start + 1)
+
+
+class TooLarge(CounterEnv):
+    """An env whose second observation does not fit its space."""
+
+    def __init__(self):
+        super().__init__(reuse=False)
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return np.zeros(4, np.float32), *rest
+
+
+def test_an_observation_that_cannot_land_is_an_error_of_its_slot():
+    bench = env_bench(TooLarge, AutoresetMode.NEXT_STEP)
+    let_land(bench)
+    bench.reset((0, 1, 2))
+    with pytest.raises(UserCodeError) as caught:
+        bench.step(np.zeros(NUM_ENVS, int))
+    assert caught.value.slot == 0
+    assert "does not fit the observation space: expected (3,) float32" in str(
+        caught.value.__cause__
+    )
+
+
+SMALL = [Box(0, 1, (3,)), Discrete(3), Text(3), Dict()]
+
+
+@pytest.mark.parametrize("space", [*SMALL, Dict(a=BOX), Tuple((BOX, BOX))], ids=str)
+def test_only_large_observations_that_are_one_array_land(space):
+    assert Landing.of_size(NUM_ENVS, leaves_of(space)) is None
+    assert Landing.of_size(NUM_ENVS, leaves_of(BOX)) is not None
 
 
 # Single envs.
