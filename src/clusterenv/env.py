@@ -68,7 +68,7 @@ class ClusterEnv(RemoteVectorEnv):
         shared_memory: Move arrays through shared memory where workers are processes of this
             machine that this process started. False sends them over tcp.
         copy: Return observations that are the caller's own. False returns the same arrays again,
-            which the next call overwrites.
+            which the next call overwrites; they are not to be written to.
         observation_mode: ``"same"``, ``"different"`` or ``(batched space, single space)``, as in
             :class:`gymnasium.vector.AsyncVectorEnv`.
         autoreset_mode: When an env whose episode has ended is reset, as in Gymnasium.

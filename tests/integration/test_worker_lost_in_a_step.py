@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 
 from tests.equality import assert_same
@@ -211,3 +212,41 @@ def test_what_was_written_but_not_answered_is_not_seen(mode):
         assert (rewards[2:] == 0.0).all()
         seen = observations[2:] if mode is NEXT_STEP else np.stack(infos["final_obs"][2:])
         assert np.array_equal(seen, before[2:])
+
+
+class Panorama(Walk):
+    """A walk whose observations are so large that they go to the arena one by one."""
+
+    observation_space = Box(-1e6, 1e6, (1 << 10,), np.float64)
+
+    def reset(self, **options):
+        position, info = super().reset(**options)
+        return np.resize(position, 1 << 10), info
+
+    def step(self, action):
+        position, *rest = super().step(action)
+        return np.resize(position, 1 << 10), *rest
+
+
+class DiesStepping(Panorama):
+    """Its worker is killed in its second step, when the envs before it have written theirs."""
+
+    def step(self, action):
+        if self.age == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("transport", SHARED_MEMORY)
+def test_what_was_written_one_by_one_but_not_answered_is_not_seen(transport):
+    makers = [Panorama, Panorama, Panorama, DiesStepping]
+    with cluster(makers, transport, num_workers=2) as envs:
+        envs.reset(seed=1)
+        actions = actions_for(len(makers))
+        before, *_ = envs.step(actions)
+        observations, *_, infos = envs.step(actions)
+        assert infos["env_lost"].tolist() == [False, False, True, True]
+        assert np.array_equal(observations[2:], before[2:])
+        assert not np.array_equal(observations[:2], before[:2])
+        after, *_ = envs.step(actions)
+        assert not np.array_equal(after[2:], before[2:])

@@ -10,7 +10,7 @@ from clusterenv.head.inbox import Inbox
 from clusterenv.wire import bell
 from clusterenv.wire.codec import encode
 from clusterenv.wire.frame_buffer import FrameWriter
-from clusterenv.wire.marks import MAY_SPIN
+from clusterenv.wire.marks import Marks
 from clusterenv.wire.messages import Returned, Stepped
 from clusterenv.wire.shared_memory import Mailbox
 
@@ -98,7 +98,7 @@ def test_a_worker_ends_the_waiting_by_the_bell(inbox, mailbox, frames_fd):
 
     def answer():
         mailbox.to_head.push(encode(Stepped(1)))
-        bell.ring(inbox.bell.fd)
+        bell.ring(inbox.bell.ring_fd)
 
     thread = threading.Thread(target=answer)
     thread.start()
@@ -114,9 +114,10 @@ def test_a_ring_without_a_message_ends_the_waiting_once(inbox):
     assert not inbox.wait(0.001)
 
 
-def test_who_spins_sees_that_it_is_done():
-    inbox = Inbox(may_spin=True)
-    assert inbox.wait(0.0, lambda: True) == MAY_SPIN
+@pytest.mark.parametrize("may_spin", [True, False])
+def test_what_is_done_is_not_waited_for(may_spin):
+    inbox = Inbox(may_spin)
+    assert inbox.wait(0.0, lambda: True)
     inbox.close()
 
 
@@ -129,3 +130,31 @@ def test_what_is_no_message_arrives_as_the_error_of_its_worker(inbox, mailbox, f
     assert (first, second) == ("a", "a")
     assert isinstance(error, ProtocolError)
     assert message == Returned(2, b"")
+
+
+def words(count):
+    return memoryview(bytearray(8 * count)).cast("q")
+
+
+def test_workers_see_whether_the_head_sleeps(inbox):
+    inbox.marks, asleep = Marks(words(1), asleep_word := words(1)), []
+
+    def look_and_ring():
+        while not asleep_word[0]:
+            pass
+        asleep.append(True)
+        inbox.bell.ring()
+
+    thread = threading.Thread(target=look_and_ring)
+    thread.start()
+    assert inbox.wait(_PATIENCE_S)
+    thread.join()
+    assert asleep
+    assert not asleep_word[0]
+
+
+def test_the_head_looks_once_more_before_it_sleeps(inbox):
+    # Who answered when it was awake did not ring.
+    inbox.marks = Marks(words(1), asleep := words(1))
+    assert inbox.wait(_PATIENCE_S, lambda: asleep[0] == 1)
+    assert not asleep[0]

@@ -1,34 +1,57 @@
-"""A mark says who has answered what, and who of all is the last."""
+"""A mark says who has answered what, and who of all has to wake the head."""
 
 import pytest
 
 from clusterenv.wire.marks import MAY_SPIN, Marks
 
-ordered = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: everybody is last")
+ordered = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: everybody wakes it")
 
 
 def three_places():
-    return Marks(memoryview(bytearray(3 * 8)).cast("q"))
+    """Marks, and a head that sleeps."""
+    marks = Marks(memoryview(bytearray(3 * 8)).cast("q"), memoryview(bytearray(8)).cast("q"))
+    marks.fall_asleep()
+    return marks
 
 
 @ordered
-def test_only_the_last_to_answer_sees_that_all_have():
+def test_the_last_two_to_answer_wake_a_head_that_sleeps():
     marks = three_places()
     for request in (1, 2):
         assert not marks.put(0, request, says_more=False)
-        assert not marks.put(2, request, says_more=True)
+        assert marks.put(2, request, says_more=True)
         assert marks.put(1, request, says_more=False)
+
+
+@ordered
+def test_nobody_wakes_a_head_that_is_awake():
+    marks = three_places()
+    assert not marks.put(0, 1, says_more=False)
+    assert marks.put(2, 1, says_more=False)
+    marks.wake_up()
+    assert not marks.put(1, 1, says_more=False)
+    # The last took longer than the head looked out for it.
+    marks.fall_asleep()
+    assert marks.put(1, 2, says_more=False) is False
+    assert marks.put(0, 2, says_more=False)
+    assert marks.put(2, 2, says_more=False)
 
 
 @ordered
 def test_nobody_waits_for_a_worker_that_is_gone():
     marks = three_places()
     marks.expect_no_answer(2)
-    assert not marks.put(0, 1, says_more=False)
+    assert marks.put(0, 1, says_more=False)
     assert marks.put(1, 1, says_more=False)
     # Another has come in its place.
     assert marks.put(2, 1, says_more=False)
     assert not marks.put(0, 2, says_more=False)
+
+
+def test_one_worker_alone_wakes_the_head():
+    marks = Marks(memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("q"))
+    marks.fall_asleep()
+    assert marks.put(0, 1, says_more=False)
 
 
 def test_an_answer_is_silent_if_the_rows_are_all():

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import read_arrays
 from clusterenv.wire.infos import unpack_infos
-from clusterenv.wire.shared_memory import Arena, allocate
+from clusterenv.wire.shared_memory import allocate
 from clusterenv.wire.spaces import leaves_of
 from clusterenv.wire.values import unpack
 from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome

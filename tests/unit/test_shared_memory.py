@@ -12,7 +12,8 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterenv.wire.shared_memory import Arena, Mailbox, Ring, allocate
+from clusterenv.wire.arena import Arena
+from clusterenv.wire.shared_memory import Mailbox, Ring, allocate
 from clusterenv.wire.spaces import Leaf, leaves_of
 
 _PATIENCE_S = 60.0

@@ -181,8 +181,8 @@ SMALL = [Box(0, 1, (3,)), Discrete(3), Text(3), Dict()]
 
 @pytest.mark.parametrize("space", [*SMALL, Dict(a=BOX), Tuple((BOX, BOX))], ids=str)
 def test_only_large_observations_that_are_one_array_land(space):
-    assert Landing.of_size(NUM_ENVS, leaves_of(space)) is None
-    assert Landing.of_size(NUM_ENVS, leaves_of(BOX)) is not None
+    assert not Landing.is_worth_it(leaves_of(space))
+    assert Landing.is_worth_it(leaves_of(BOX))
 
 
 # Single envs.
@@ -206,6 +206,40 @@ def test_an_env_that_raises_is_named_with_its_action(mode):
         bench.step(np.array([0, 1, 0]))
     assert (caught.value.slot, caught.value.action) == (1, 1)
     assert str(caught.value.__cause__) == "action 1 is broken"
+
+
+class Odd(CounterEnv):
+    """An env whose step returns something else where its action is 1."""
+
+    def __init__(self, result):
+        super().__init__(reuse=False)
+        self.result = result
+
+    def step(self, action):
+        result = super().step(action)
+        return self.result if action == 1 else result
+
+
+NO_STEPS = {
+    "nothing": None,
+    "four values": (np.zeros(3), 0.0, False, {}),
+    "six values": (np.zeros(3), 0.0, False, False, {}, {}),
+    "flags": (np.zeros(3), 0.0, np.array([True, False]), False, {}),
+}
+
+
+@pytest.mark.parametrize("actions", [[0, 1, 0], [0, 1, 1], [1, 1, 1]], ids=str)
+@pytest.mark.parametrize("lands", [False, True])
+@pytest.mark.parametrize("result", NO_STEPS.values(), ids=NO_STEPS)
+def test_an_env_that_returns_no_step_is_named_with_its_action(result, lands, actions):
+    bench = env_bench(lambda: Odd(result), AutoresetMode.NEXT_STEP)
+    if lands:
+        let_land(bench)
+    bench.reset((0, 1, 2))
+    with pytest.raises(UserCodeError) as caught:
+        bench.step(np.array(actions))
+    assert (caught.value.slot, caught.value.action) == (actions.index(1), 1)
+    assert isinstance(caught.value.__cause__, TypeError | ValueError)
 
 
 def test_an_env_that_raises_in_reset_is_named():

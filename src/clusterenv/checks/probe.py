@@ -10,7 +10,7 @@ import gymnasium
 import msgspec
 
 from clusterenv.checks.host import host_facts
-from clusterenv.wire.shared_memory import Arena
+from clusterenv.wire.arena import Arena
 from clusterenv.wire.spaces import leaves_of, single_array_leaf
 
 _NUM_STEPS = 50

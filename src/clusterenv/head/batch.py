@@ -12,8 +12,8 @@ from gymnasium import Space
 
 from clusterenv.errors import ProtocolError
 from clusterenv.head.infos import Infos
+from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import Array
-from clusterenv.wire.shared_memory import Arena
 from clusterenv.wire.spaces import join_leaves, leaves_of, rows_of, single_array_leaf
 
 # Fresh memory costs a page fault every 4 kB: more than the copying itself.

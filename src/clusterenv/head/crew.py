@@ -213,7 +213,7 @@ class Crew:
                 frames=line.frames_fd,
                 arena=self.arena_fd,
                 doorbell=line.doorbell.fd,
-                head_bell=self.inbox.bell.fd,
+                head_bell=self.inbox.bell.ring_fd,
             )
         self.reception.expect(worker, self._build_for(member))
         fds = () if shared is None else msgspec.structs.astuple(shared)

@@ -17,6 +17,7 @@ from clusterenv.head.lockstep import Lockstep
 from clusterenv.head.remote_errors import rebuild
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.watch import Ended
+from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import Array, Buffer, encode
 from clusterenv.wire.messages import (
     Built,
@@ -33,7 +34,6 @@ from clusterenv.wire.messages import (
     StepWithPolicy,
     Warned,
 )
-from clusterenv.wire.shared_memory import Arena
 
 _MOST_WARNINGS = 1_000
 _LONGEST_WARNING = 10_000
@@ -73,6 +73,7 @@ class Exchange:
     def share(self, arena: Arena) -> None:
         """Workers have this memory too."""
         self._lockstep = Lockstep(arena, self._crew, self._roster, self.flights)
+        self._crew.inbox.marks = arena.marks
 
     def step_in_lockstep(self, actions: Array) -> bool:
         """Have all workers step their slots, without a message; False if that is not possible."""

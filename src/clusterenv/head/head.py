@@ -31,6 +31,7 @@ from clusterenv.head.surveyor import Surveyor
 from clusterenv.launchers.base import THREAD_NAME, Launcher
 from clusterenv.sync import SyncRule
 from clusterenv.wire.addresses import Reach
+from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import Array, Buffer, frame_of, header_of, read_arrays
 from clusterenv.wire.infos import unpack_infos
 from clusterenv.wire.messages import (
@@ -46,7 +47,7 @@ from clusterenv.wire.messages import (
     Stepped,
 )
 from clusterenv.wire.parcels import Packer
-from clusterenv.wire.shared_memory import Arena, allocate
+from clusterenv.wire.shared_memory import allocate
 from clusterenv.wire.spaces import (
     Leaf,
     leaves_of,

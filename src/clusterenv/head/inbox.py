@@ -14,7 +14,7 @@ from clusterenv.errors import ProtocolError
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import Buffer, decode
 from clusterenv.wire.frame_buffer import FrameReader
-from clusterenv.wire.marks import MAY_SPIN
+from clusterenv.wire.marks import MAY_SPIN, Marks
 from clusterenv.wire.messages import InFrameBuffer
 from clusterenv.wire.shared_memory import Mailbox
 
@@ -37,7 +37,9 @@ class Inbox:
     def __init__(self, may_spin: bool = False) -> None:
         self.may_spin = may_spin and MAY_SPIN
         """Look again and again before sleeping: only where workers leave a core free."""
-        self.bell = Bell()
+        self.bell = Bell(hands_over=True)
+        self.marks: Marks | None = None
+        """Where workers that share memory see whether to ring."""
         self._mailboxes: dict[str, Mailbox] = {}
         self._readers: dict[str, FrameReader] = {}
         self._arrivals: deque[tuple[Arrival, int]] = deque()
@@ -106,14 +108,27 @@ class Inbox:
 
     def wait(self, timeout_s: float, is_done: Callable[[], bool] = never) -> bool:
         """Wait until something is here, the bell rings or ``is_done``; False if time is up."""
-        if not self.is_empty() or (self.may_spin and self._spin_until(is_done)):
+        if self.may_spin and self.spin_until(is_done):
             return True
-        if timeout_s <= 0 or not self._poller.poll(timeout_s * 1000 + 1):
+        if self.marks is not None:
+            self.marks.fall_asleep()
+        try:
+            # Whoever answered while it was awake did not ring.
+            if is_done() or not self.is_empty():
+                return True
+            return timeout_s > 0 and self._wait_for_bell(timeout_s)
+        finally:
+            if self.marks is not None:
+                self.marks.wake_up()
+
+    def _wait_for_bell(self, timeout_s: float) -> bool:
+        if not self._poller.poll(timeout_s * 1000 + 1):
             return False
         self.bell.clear()
         return True
 
-    def _spin_until(self, is_done: Callable[[], bool]) -> bool:
+    def spin_until(self, is_done: Callable[[], bool]) -> bool:
+        """Look again and again, yielding the core; False if it takes long."""
         deadline = time.perf_counter() + _SPIN_S
         while time.perf_counter() < deadline:
             if is_done() or not self.is_empty():

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from clusterenv.head.crew import Crew, Line
 from clusterenv.head.flights import Answer, Flight, Flights
 from clusterenv.head.roster import Member, Roster
+from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import Array
 from clusterenv.wire.marks import MAY_SPIN, barrier
 from clusterenv.wire.messages import ArrayHeader, Step, Stepped
-from clusterenv.wire.shared_memory import Arena
 
 
 class Lockstep:
@@ -85,12 +85,12 @@ class Lockstep:
     def finish(self, timeout_s: float) -> bool:
         """Wait until all have answered; False if there is more to hear, or not enough time."""
         inbox, deadline = self._crew.inbox, time.monotonic() + timeout_s
-        rang = True
-        while rang:
-            rang = inbox.wait(deadline - time.monotonic(), self._is_done)
+        while inbox.wait(deadline - time.monotonic(), self._is_done):
+            # The last but one rings, see Marks: the last is not far.
+            is_done = inbox.spin_until(self._is_done)
             if not inbox.is_empty():
                 break
-            if self._is_done():
+            if is_done:
                 self.is_open = False
                 for member in self._staffed:
                     member.rows += len(member.slots)

@@ -9,19 +9,24 @@ _ONE = (1).to_bytes(8, "little")
 
 
 class Bell:
-    """One descriptor to wait on, one to ring; the same eventfd on Linux, else a pipe."""
+    """One descriptor to wait on, one to ring: the same eventfd where there is one, else a pipe.
 
-    def __init__(self) -> None:
-        if hasattr(os, "eventfd"):
-            self.fd = self._ring_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    Args:
+        hands_over: Who rings is about to wait, and who waits goes on in its place, on its core:
+            the kernel does that for a pipe.
+    """
+
+    def __init__(self, hands_over: bool = False) -> None:
+        if hasattr(os, "eventfd") and not hands_over:
+            self.fd = self.ring_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         else:
-            self.fd, self._ring_fd = os.pipe()
+            self.fd, self.ring_fd = os.pipe()
             os.set_blocking(self.fd, False)
-            os.set_blocking(self._ring_fd, False)
+            os.set_blocking(self.ring_fd, False)
 
     def ring(self) -> None:
         """Wake whoever waits on ``fd``."""
-        ring(self._ring_fd)
+        ring(self.ring_fd)
 
     def clear(self) -> None:
         """Forget the rings so far. Look for what they announced *after* this call."""
@@ -29,7 +34,7 @@ class Bell:
 
     def close(self) -> None:
         """Give the descriptors back."""
-        for fd in {self.fd, self._ring_fd}:
+        for fd in {self.fd, self.ring_fd}:
             os.close(fd)
 
 

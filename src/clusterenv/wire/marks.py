@@ -25,23 +25,46 @@ class Marks:
 
     Args:
         words: One per place of the run.
+        asleep: A word that says whether the head sleeps.
     """
 
     _NOBODY = (1 << 63) - 1
 
-    def __init__(self, words: memoryview) -> None:
-        self._words = words
+    def __init__(self, words: memoryview, asleep: memoryview) -> None:
+        self._words, self._asleep = words, asleep
 
     def put(self, place: int, request: int, says_more: bool) -> bool:
-        """The worker in ``place`` has answered ``request``; whether all others have as well.
+        """The worker in ``place`` has answered ``request``; whether the head is to be woken.
 
         ``says_more``: its rows are not all, a message was sent with the rest.
-        Not always to be had: True, then, which costs the head a glance too many.
+
+        The last but one wakes it, so that it is awake when the last answers. Earlier it would only
+        take a core from those still at work.
         """
         self._words[place] = 2 * request + says_more
-        # Two that answer at once must see each other.
+        # Two that answer at once must see each other, and the head that falls asleep.
         barrier()
-        return not MAY_SPIN or min(self._words) >= 2 * request
+        if not MAY_SPIN:
+            return True
+        return bool(self._asleep[0]) and not self._are_several_missing(2 * request)
+
+    def _are_several_missing(self, silent: int) -> bool:
+        missing = 0
+        for word in self._words:
+            if word < silent:
+                if missing:
+                    return True
+                missing = 1
+        return False
+
+    def fall_asleep(self) -> None:
+        """The head will not look again before its bell rings: look once more after this."""
+        self._asleep[0] = 1
+        barrier()
+
+    def wake_up(self) -> None:
+        """The head looks again."""
+        self._asleep[0] = 0
 
     def are_silent(self, places: Sequence[int], request: int) -> bool:
         """Whether the workers there have answered ``request``, with their rows alone."""

@@ -1,4 +1,4 @@
-"""Memory that head and worker share: rings for messages, an arena for the arrays of all slots.
+"""Memory that head and worker share: a mailbox for messages and calls, its allocation.
 
 Only workers that this process spawned get it: they inherit the descriptors. A memfd has no name,
 so nothing can be left behind, and pages are allocated for real before anyone writes to them.
@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import mmap
 import os
 import sys
 import time
-from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
-import numpy as np
-
-from clusterenv.wire.codec import Array
-from clusterenv.wire.marks import MAY_SPIN, Marks, barrier
-from clusterenv.wire.spaces import Leaf, rows_of
+from clusterenv.wire.marks import MAY_SPIN, barrier
 
 AVAILABLE = hasattr(os, "memfd_create") and hasattr(os, "eventfd")
 
@@ -225,99 +218,3 @@ def _number_of(dtype: str) -> int:
 @cache
 def _dtype_of(number: int) -> str:
     return number.to_bytes(8, "little").decode().rstrip()
-
-
-class Arena:
-    """The arrays of all slots: actions, observation leaves, rewards, flags; a row per slot.
-
-    And the marks of the workers, who have at least a slot each. A worker may be killed while it
-    writes, so what its rows said before is kept until it has answered.
-    """
-
-    def __init__(
-        self,
-        fd: int,
-        num_envs: int,
-        num_places: int,
-        action: Leaf | None,
-        leaves: Sequence[Leaf],
-    ) -> None:
-        size = self.size_of(num_envs, action, leaves)
-        self._memory = memoryview(mmap.mmap(fd, size))
-        self._offset = 0
-        self._num_envs = num_envs
-        self.marks = Marks(self._take(np.dtype(np.int64), ()).data[:num_places])
-        self.rewards = self._take(np.dtype(np.float64), ())
-        self.terminated = self._take(np.dtype(np.bool_), ())
-        self.truncated = self._take(np.dtype(np.bool_), ())
-        self.observations = self._take_leaves(leaves)
-        self._before = self._take_leaves(leaves)
-        self._writes = self._take(np.dtype(np.int64), ())
-        self._action_shape = action.shape if action is not None else ()
-        self._action_bytes = (
-            self._take(np.dtype(np.uint8), (_action_row_bytes(action),)) if action else None
-        )
-        self._action_views: dict[str, Array] = {}
-
-    def actions(self, dtype: str) -> Array:
-        """The action rows seen as ``dtype``: envs get the dtype that the user passed."""
-        if dtype not in self._action_views:
-            assert self._action_bytes is not None
-            # A slot's row begins at the same byte whatever the dtype: rows never overlap.
-            width = math.prod(self._action_shape) * np.dtype(dtype).itemsize
-            rows = self._action_bytes[:, :width].view(dtype)
-            self._action_views[dtype] = rows.reshape(self._num_envs, *self._action_shape)
-        return self._action_views[dtype]
-
-    def begin_to_write(self, slots: Sequence[int], place: int, request: int) -> None:
-        """The worker in ``place`` is going to write its answer to ``request`` to these rows."""
-        rows = rows_of(slots)
-        for now, before in zip(self.observations, self._before, strict=True):
-            if now is not None and before is not None:
-                before[rows] = now[rows]
-        self._writes[place] = request
-
-    def take_back(self, slots: Sequence[int], place: int, request: int) -> None:
-        """The worker is gone without an answer: the observations are those before it wrote."""
-        if self._writes[place] != request:
-            return
-        rows = rows_of(slots)
-        for now, before in zip(self.observations, self._before, strict=True):
-            if now is not None and before is not None:
-                now[rows] = before[rows]
-
-    def _take_leaves(self, leaves: Sequence[Leaf]) -> list[Array | None]:
-        return [
-            self._take(leaf.dtype, leaf.shape) if leaf.dtype is not None else None
-            for leaf in leaves
-        ]
-
-    def _take(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        count = self._num_envs * math.prod(shape)
-        array = np.ndarray(
-            (self._num_envs, *shape), dtype=dtype, buffer=self._memory, offset=self._offset
-        )
-        self._offset += _aligned(count * dtype.itemsize)
-        return array
-
-    @staticmethod
-    def size_of(num_envs: int, action: Leaf | None, leaves: Sequence[Leaf]) -> int:
-        """Bytes that such an arena takes."""
-        rows = [8, 8, 8, 1, 1, *(2 * [_row_bytes(leaf) for leaf in leaves])]
-        if action is not None:
-            rows.append(_action_row_bytes(action))
-        return sum(_aligned(num_envs * row) for row in rows)
-
-
-def _row_bytes(leaf: Leaf) -> int:
-    return 0 if leaf.dtype is None else math.prod(leaf.shape) * leaf.dtype.itemsize
-
-
-def _action_row_bytes(leaf: Leaf) -> int:
-    # Room for any number whatever the space says, see Arena.actions.
-    assert leaf.dtype is not None
-    return math.prod(leaf.shape) * max(16, leaf.dtype.itemsize)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _CACHE_LINE) * _CACHE_LINE

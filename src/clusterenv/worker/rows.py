@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
+from clusterenv.wire.arena import Arena, Window
 from clusterenv.wire.codec import Array, Buffer, frame_of, header_of
 from clusterenv.wire.infos import pack_infos
 from clusterenv.wire.messages import Stepped
-from clusterenv.wire.shared_memory import Arena
-from clusterenv.wire.spaces import Leaf, rows_of
+from clusterenv.wire.spaces import Leaf
 from clusterenv.wire.values import pack
 
 # To stack small ones afterwards, all at once, costs less.
@@ -55,17 +56,17 @@ class Landing:
         self._dtype, self._shape = array.dtype, leaf.shape
 
     @staticmethod
-    def at(arrays: Sequence[Array], leaves: Sequence[Leaf]) -> Landing | None:
-        """In the array of the only leaf, if there is no other and it is worth it."""
+    def is_worth_it(leaves: Sequence[Leaf]) -> bool:
+        """Whether observations are one array that is not small."""
         leaf, *others = leaves or (None,)
-        if leaf is None or others or leaf.path or arrays[0][0].nbytes < _WORTH_LANDING_BYTES:
-            return None
-        return Landing(arrays[0], leaf)
+        if leaf is None or others or leaf.path or leaf.dtype is None:
+            return False
+        return math.prod(leaf.shape) * leaf.dtype.itemsize >= _WORTH_LANDING_BYTES
 
     @staticmethod
-    def of_size(count: int, leaves: Sequence[Leaf]) -> Landing | None:
+    def of_size(count: int, leaf: Leaf) -> Landing:
         """In an array of its own."""
-        return Landing.at([np.empty((count, *leaf.shape), leaf.dtype) for leaf in leaves], leaves)
+        return Landing(np.empty((count, *leaf.shape), leaf.dtype), leaf)
 
     def put(self, row: int, observation: Any) -> None:
         """Copy it, or say why it does not fit."""
@@ -82,6 +83,9 @@ class Landing:
 class Rows(Protocol):
     """Takes an outcome and makes the reply of it."""
 
+    def landing(self, request: int, slots: Sequence[int]) -> Landing | None:
+        """Where the observations of a step may go one by one, if that is worth it."""
+
     def reply(
         self, request: int, slots: Sequence[int], outcome: Outcome
     ) -> tuple[Stepped, list[Buffer]]:
@@ -93,6 +97,11 @@ class FrameRows:
 
     def __init__(self, leaves: Sequence[Leaf], trusted: bool) -> None:
         self._leaves, self._trusted = leaves, trusted
+        self._lands = Landing.is_worth_it(leaves)
+
+    def landing(self, request: int, slots: Sequence[int]) -> Landing | None:
+        """In an array that is going to be a frame."""
+        return Landing.of_size(len(slots), self._leaves[0]) if self._lands else None
 
     def reply(
         self, request: int, slots: Sequence[int], outcome: Outcome
@@ -105,10 +114,7 @@ class FrameRows:
             np.empty(count, np.bool_),
         ]
         fill_flags(arrays[0], arrays[1], arrays[2], outcome)
-        for leaf in self._leaves:
-            if leaf.dtype is not None:
-                arrays.append(np.empty((count, *leaf.shape), leaf.dtype))
-                fill(arrays[-1], outcome.column(leaf), leaf)
+        arrays += _stack(self._leaves, outcome, count)
         objects, infos = _pack_rest(self._leaves, outcome, self._trusted)
         headers = tuple(header_of(array) for array in arrays)
         return Stepped(request, headers, objects, infos), [frame_of(array) for array in arrays]
@@ -120,32 +126,65 @@ class ArenaRows:
     def __init__(self, arena: Arena, place: int, leaves: Sequence[Leaf], trusted: bool) -> None:
         self._arena, self._place = arena, place
         self._leaves, self._trusted = leaves, trusted
+        self._lands = Landing.is_worth_it(leaves)
+        self._last_window: Window | None = None
+
+    def landing(self, request: int, slots: Sequence[int]) -> Landing | None:
+        """In the arena itself, where the slots are neighbours."""
+        if not self._lands:
+            return None
+        window = self._window_of(slots)
+        array = None if window is None else window.observations[0]
+        if array is None:
+            return Landing.of_size(len(slots), self._leaves[0])
+        self._arena.begin_to_write(slots, self._place, request)
+        return Landing(array, self._leaves[0])
 
     def reply(
         self, request: int, slots: Sequence[int], outcome: Outcome
     ) -> tuple[Stepped, list[Buffer]]:
-        """Write the rows and say so."""
-        arena, rows = self._arena, rows_of(slots)
-        arena.begin_to_write(slots, self._place, request)
-        if isinstance(rows, slice):
-            fill_flags(arena.rewards[rows], arena.terminated[rows], arena.truncated[rows], outcome)
-            for leaf, array in zip(self._leaves, arena.observations, strict=True):
-                if array is not None:
-                    fill(array[rows], outcome.column(leaf), leaf)
+        """Write the rows, unless they are there already, and say so."""
+        window = self._window_of(slots)
+        if window is None:
+            self._arena.begin_to_write(slots, self._place, request)
+            self._scatter(list(slots), outcome)
         else:
-            self._scatter(rows, outcome)
+            if not outcome.landed:
+                self._arena.begin_to_write(slots, self._place, request)
+                for leaf, array in zip(self._leaves, window.observations, strict=True):
+                    if array is not None:
+                        fill(array, outcome.column(leaf), leaf)
+            fill_flags(window.rewards, window.terminated, window.truncated, outcome)
         return Stepped(request, (), *_pack_rest(self._leaves, outcome, self._trusted)), []
+
+    def _window_of(self, slots: Sequence[int]) -> Window | None:
+        # In lockstep it is always the same one.
+        if self._last_window is not None and self._last_window.slots is slots:
+            return self._last_window
+        window = self._arena.window(slots)
+        self._last_window = window or self._last_window
+        return window
 
     def _scatter(self, rows: list[int], outcome: Outcome) -> None:
         arena = self._arena
         arena.rewards[rows] = outcome.rewards
         arena.terminated[rows] = outcome.terminated
         arena.truncated[rows] = outcome.truncated
-        for leaf, array in zip(self._leaves, arena.observations, strict=True):
-            if array is not None:
-                gathered = np.empty((len(rows), *leaf.shape), array.dtype)
-                fill(gathered, outcome.column(leaf), leaf)
-                array[rows] = gathered
+        arrays = [array for array in arena.observations if array is not None]
+        for array, values in zip(arrays, _stack(self._leaves, outcome, len(rows)), strict=True):
+            array[rows] = values
+
+
+def _stack(leaves: Sequence[Leaf], outcome: Outcome, count: int) -> list[Array]:
+    """The observations, an array per leaf that can be one."""
+    if outcome.landed:
+        return [outcome.observations]
+    arrays = []
+    for leaf in leaves:
+        if leaf.dtype is not None:
+            arrays.append(np.empty((count, *leaf.shape), leaf.dtype))
+            fill(arrays[-1], outcome.column(leaf), leaf)
+    return arrays
 
 
 def fill_flags(rewards: Array, terminated: Array, truncated: Array, outcome: Outcome) -> None:

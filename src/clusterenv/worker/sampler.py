@@ -40,6 +40,7 @@ class Sampler:
     ) -> None:
         self._stepper, self._slots, self._translator = stepper, slots, translator
         self._made_progress = made_progress
+        self._lands = Landing.is_worth_it(translator.leaves)
         self._column = {slot: column for column, slot in enumerate(slots)}
         self._rng = SlotRandom(0, slots)
         self._step = 0
@@ -76,7 +77,7 @@ class Sampler:
             # Copies: a policy may write to what it is given, and the record must not change.
             acted = self._act(policy, translator.join([array[t].copy() for array in observations]))
             actions, targets = translator.rows_of(acted.actions), [a[t + 1] for a in observations]
-            landing = Landing.at(targets, translator.leaves)
+            landing = Landing(targets[0], translator.leaves[0]) if self._lands else None
             current = self._stepper.step_for_rollout(self._slots, actions, landing)
             if not current.landed:
                 translator.put(targets, current)

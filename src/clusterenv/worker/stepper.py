@@ -109,41 +109,67 @@ class EnvStepper:
         mode: AutoresetMode,
         landing: Landing | None,
     ) -> Outcome:
-        notes, what_next, action = self._notes, self._next, None
-        observations: Any = [None] * len(slots) if landing is None else landing.array
-        put = observations.__setitem__ if landing is None else landing.put
-        rewards, terminations, truncations, infos, finals = [], [], [], [], {}
-        try:
-            for row, (slot, action) in enumerate(zip(slots, actions, strict=True)):
-                notes[0] = slot + 1
-                observation, reward, terminated, truncated, info = what_next[slot](action)
-                put(row, observation)
-                rewards.append(reward)
-                terminations.append(terminated)
-                truncations.append(truncated)
-                infos.append(info)
-                if terminated or truncated:
-                    finals[row] = observation
-        except Exception as error:
-            raise UserCodeError(notes[0] - 1, action) from error
+        if landing is None:
+            columns, finals = self._run(slots, actions)
+            observations, rewards, terminated, truncated, infos = columns
+        else:
+            columns, finals = self._run_and_land(slots, actions, landing)
+            observations, (rewards, terminated, truncated, infos) = landing.array, columns
         landed = landing is not None
         outcome = Outcome(
             observations,
             rewards,
-            terminations,
-            truncations,
+            terminated,
+            truncated,
             batched=landed,
             none_ended=not finals,
             landed=landed,
         )
         if any(infos):
             outcome.infos = [(slots[row], info) for row, info in enumerate(infos) if info]
+        if not finals:
+            return outcome
         if mode is AutoresetMode.SAME_STEP:
-            self._reset_at_once(slots, finals, infos, put, outcome)
+            self._reset_at_once(slots, finals, infos, landing, outcome)
         else:
             for row in finals:
                 self._next[slots[row]] = self._after_the_end(slots[row])
         return outcome
+
+    def _run(self, slots: Sequence[int], actions: Sequence[Any]) -> tuple[Any, dict[int, Any]]:
+        """What the envs return, by column, and the last observations of episodes, by row."""
+        notes, what_next, action, results = self._notes, self._next, None, []
+        try:
+            # Every step of every env goes through these lines: what can wait is done for all.
+            for slot, action in zip(slots, actions, strict=True):
+                notes[0] = slot + 1
+                results.append(what_next[slot](action))
+        except Exception as error:
+            raise UserCodeError(notes[0] - 1, action) from error
+        try:
+            observations, _, terminated, truncated, _ = columns = [*zip(*results, strict=True)]
+            return columns, {row: observations[row] for row in _ended(terminated, truncated)}
+        except (TypeError, ValueError):
+            _blame(slots, actions, results)
+            raise
+
+    def _run_and_land(
+        self, slots: Sequence[int], actions: Sequence[Any], landing: Landing
+    ) -> tuple[Any, dict[int, Any]]:
+        """The same, but observations land, and only those that are an episode's last are kept."""
+        notes, what_next, action = self._notes, self._next, None
+        results, finals = [], {}
+        try:
+            for row, (slot, action) in enumerate(zip(slots, actions, strict=True)):
+                notes[0] = slot + 1
+                observation, reward, terminated, truncated, info = what_next[slot](action)
+                landing.put(row, observation)
+                results.append((reward, terminated, truncated, info))
+                if terminated or truncated:
+                    finals[row] = observation
+        except Exception as error:
+            raise UserCodeError(notes[0] - 1, action) from error
+        return zip(*results, strict=True), finals
 
     def _after_the_end(self, slot: int) -> Callable[[Any], tuple[Any, float, bool, bool, Any]]:
         """What stands in for ``step`` once an episode is over."""
@@ -165,11 +191,12 @@ class EnvStepper:
         slots: Sequence[int],
         finals: dict[int, Any],
         infos: Sequence[Any],
-        put: Callable[[int, Any], None],
+        landing: Landing | None,
         outcome: Outcome,
     ) -> None:
-        if not finals:
-            return
+        if landing is None:
+            outcome.observations = list(outcome.observations)
+        put = outcome.observations.__setitem__ if landing is None else landing.put
         # The head adds a slot's infos in this order: the final ones, then those of the reset.
         all_infos, by_slot = [], dict(outcome.infos)
         for row, observation in finals.items():
@@ -209,3 +236,21 @@ class EnvStepper:
         """Close the envs."""
         for env in self._envs.values():
             env.close()
+
+
+def _ended(terminated: Sequence[Any], truncated: Sequence[Any]) -> list[int]:
+    """The rows whose episodes have ended."""
+    if not (any(terminated) or any(truncated)):
+        return []
+    flags = zip(terminated, truncated, strict=True)
+    return [row for row, (one, other) in enumerate(flags) if one or other]
+
+
+def _blame(slots: Sequence[int], actions: Sequence[Any], results: Sequence[Any]) -> None:
+    """Find the env whose result is no step's, and raise what Python says of it."""
+    for slot, action, result in zip(slots, actions, results, strict=True):
+        try:
+            _, _, terminated, truncated, _ = result
+            bool(terminated or truncated)
+        except (TypeError, ValueError) as error:
+            raise UserCodeError(slot, action) from error

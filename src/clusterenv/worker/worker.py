@@ -9,7 +9,7 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,6 +17,7 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from clusterenv.stopwatch import Stopwatch
+from clusterenv.wire.arena import Arena
 from clusterenv.wire.channel import Channel, SharedChannel
 from clusterenv.wire.codec import Buffer, frame_of, header_of, read_array
 from clusterenv.wire.invitation import Invitation
@@ -43,15 +44,15 @@ from clusterenv.wire.messages import (
     StepWithPolicy,
     Warned,
 )
-from clusterenv.wire.shared_memory import Arena, Mailbox
-from clusterenv.wire.spaces import Leaf, leaves_of, rows_of, single_array_leaf, space_from_plain
+from clusterenv.wire.shared_memory import Mailbox
+from clusterenv.wire.spaces import leaves_of, rows_of, single_array_leaf, space_from_plain
 from clusterenv.wire.values import pack, unpack
 from clusterenv.wire.worker_channel import WorkerSocket
 from clusterenv.worker import profiling
 from clusterenv.worker.acting import Acting, Workplace
 from clusterenv.worker.description import check_autoreset_mode, describe_envs, describe_vector
 from clusterenv.worker.introduction import hello
-from clusterenv.worker.rows import ArenaRows, FrameRows, Landing, Outcome, Rows
+from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome, Rows
 from clusterenv.worker.stepper import EnvStepper, Stepper, UserCodeError
 from clusterenv.worker.surroundings import settle
 from clusterenv.worker.vector_stepper import VectorStepper
@@ -80,8 +81,6 @@ class Worker:
         self._place = 0
         self._stepper: Stepper | None = None
         self._rows: Rows | None = None
-        self._leaves: Sequence[Leaf] = ()
-        self._landings: dict[int, Landing | None] = {}
         self._arena: Arena | None = None
         self._build_message: Build | None = None
         self._acting: Acting | None = None
@@ -221,7 +220,6 @@ class Worker:
         action_space = space_from_plain(unpack(message.action_space, allow_pickle=True))
         self._prepare_to_act(observation_space, action_space)
         leaves, action = leaves_of(observation_space), single_array_leaf(action_space)
-        self._leaves, self._landings = leaves, {}
         self._rows = FrameRows(leaves, self._trusted)
         shared = self._invitation.shared
         if shared is None or not message.arena_size:
@@ -255,21 +253,19 @@ class Worker:
 
     def _step_in_lockstep(self, call: StepCall) -> None:
         slots, actions = self._slots, self._actions_in_arena(call.dtype, self._slots)
-        self._current = self._envs.step(slots, actions, self._landing_of(len(slots)))
+        self._current = self._step_envs(call.request, slots, actions)
         self._answer(call.request, slots, self._current, in_lockstep=True, call=call)
 
     def _step(self, message: Step, frames: list[Buffer]) -> None:
         slots = message.slots if message.slots is not None else self._slots
         actions = self._actions(message, slots, frames)
-        outcome = self._envs.step(slots, actions, self._landing_of(len(slots)))
+        outcome = self._step_envs(message.request, slots, actions)
         self._current = outcome if message.slots is None or slots == self._slots else None
         self._answer(message.request, slots, outcome, in_lockstep=message.slots is None)
 
-    def _landing_of(self, count: int) -> Landing | None:
-        """A place for as many observations, which the next step will write to again."""
-        if count not in self._landings:
-            self._landings[count] = Landing.of_size(count, self._leaves)
-        return self._landings[count]
+    def _step_envs(self, request: int, slots: tuple[int, ...], actions: Any) -> Outcome:
+        assert self._rows is not None
+        return self._envs.step(slots, actions, self._rows.landing(request, slots))
 
     def _actions(self, message: Step, slots: tuple[int, ...], frames: list[Buffer]) -> Any:
         if message.actions is None:
@@ -316,9 +312,8 @@ class Worker:
         says_more = call is None or is_timed or bool(reply.infos or reply.objects)
         if says_more:
             channel.leave(reply, frames)
-        # The head waits for everybody: awake, it would take a core from those still at work.
-        is_last = arena.marks.put(self._place, request, says_more)
-        if is_last or is_timed or (call is not None and call.alone):
+        is_to_wake = arena.marks.put(self._place, request, says_more)
+        if is_to_wake or is_timed or (call is not None and call.alone):
             channel.wake_head()
 
     def _return(self, request: int, values: list[Any]) -> None:
@@ -342,7 +337,7 @@ class Worker:
     def _step_with_policy(self, message: StepWithPolicy) -> None:
         acting, current = self._acting_from()
         actions, acted = acting.act(current, message.newest, message.measured)
-        self._current = self._envs.step(self._slots, actions, self._landing_of(len(self._slots)))
+        self._current = self._step_envs(message.request, self._slots, actions)
         acting.note_ends(self._current)
         assert self._build_message is not None
         if AutoresetMode(self._build_message.autoreset_mode) is AutoresetMode.NEXT_STEP:
