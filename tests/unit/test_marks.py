@@ -9,7 +9,7 @@ ordered = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: eve
 
 def three_places():
     """Marks, and a head that sleeps."""
-    marks = Marks(memoryview(bytearray(3 * 8)).cast("q"), memoryview(bytearray(8)).cast("q"))
+    marks = Marks(memoryview(bytearray(3 * 8)).cast("q"), memoryview(bytearray(16)).cast("q"))
     marks.fall_asleep()
     return marks
 
@@ -49,9 +49,21 @@ def test_nobody_waits_for_a_worker_that_is_gone():
 
 
 def test_one_worker_alone_wakes_the_head():
-    marks = Marks(memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("q"))
+    marks = Marks(memoryview(bytearray(8)).cast("q"), memoryview(bytearray(16)).cast("q"))
     marks.fall_asleep()
     assert marks.put(0, 1, says_more=False)
+
+
+@ordered
+def test_the_head_knows_the_core_of_whoever_wakes_it(monkeypatch):
+    marks = three_places()
+    for place, core in enumerate((5, 6, 7)):
+        monkeypatch.setattr("clusterenv.wire.marks.current_core", lambda core=core: core)
+        marks.put(place, 1, says_more=False)
+        if place == 1:
+            marks.wake_up()
+    # The first did not wake it, and the last found it awake.
+    assert marks.core_of_waker == 6
 
 
 def test_an_answer_is_silent_if_the_rows_are_all():

@@ -35,8 +35,8 @@ class Arena:
         self._memory = memoryview(mmap.mmap(fd, size))
         self._offset = 0
         self._num_envs = num_envs
-        words, asleep = self._take(np.dtype(np.int64), ()), self._take(np.dtype(np.int64), ())
-        self.marks = Marks(words.data[:num_places], asleep.data)
+        words, head = self._take(np.dtype(np.int64), ()), self._take(np.dtype(np.int64), (2,))
+        self.marks = Marks(words.data[:num_places], head[0].data)
         self.rewards = self._take(np.dtype(np.float64), ())
         self.terminated = self._take(np.dtype(np.bool_), ())
         self.truncated = self._take(np.dtype(np.bool_), ())
@@ -98,7 +98,7 @@ class Arena:
     @staticmethod
     def size_of(num_envs: int, action: Leaf | None, leaves: Sequence[Leaf]) -> int:
         """Bytes that such an arena takes."""
-        rows = [8, 8, 8, 8, 1, 1, *(2 * [_row_bytes(leaf) for leaf in leaves])]
+        rows = [8, 16, 8, 8, 1, 1, *(2 * [_row_bytes(leaf) for leaf in leaves])]
         if action is not None:
             rows.append(_action_row_bytes(action))
         return sum(_aligned(num_envs * row) for row in rows)

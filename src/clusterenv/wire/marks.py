@@ -6,6 +6,8 @@ import platform
 import threading
 from collections.abc import Sequence
 
+from clusterenv.wire.cores import current_core
+
 # A reader that spins sees the counter before the data on machines with weak memory ordering;
 # going through an eventfd orders them everywhere.
 MAY_SPIN = platform.machine() in ("x86_64", "AMD64")
@@ -25,13 +27,13 @@ class Marks:
 
     Args:
         words: One per place of the run.
-        asleep: A word that says whether the head sleeps.
+        head: Two words: whether the head sleeps, and the core of whoever wakes it.
     """
 
     _NOBODY = (1 << 63) - 1
 
-    def __init__(self, words: memoryview, asleep: memoryview) -> None:
-        self._words, self._asleep = words, asleep
+    def __init__(self, words: memoryview, head: memoryview) -> None:
+        self._words, self._head = words, head
 
     def put(self, place: int, request: int, says_more: bool) -> bool:
         """The worker in ``place`` has answered ``request``; whether the head is to be woken.
@@ -46,7 +48,10 @@ class Marks:
         barrier()
         if not MAY_SPIN:
             return True
-        return bool(self._asleep[0]) and not self._are_several_missing(2 * request)
+        if not self._head[0] or self._are_several_missing(2 * request):
+            return False
+        self._head[1] = current_core()
+        return True
 
     def _are_several_missing(self, silent: int) -> bool:
         missing = 0
@@ -59,12 +64,17 @@ class Marks:
 
     def fall_asleep(self) -> None:
         """The head will not look again before its bell rings: look once more after this."""
-        self._asleep[0] = 1
+        self._head[0] = 1
         barrier()
 
     def wake_up(self) -> None:
         """The head looks again."""
-        self._asleep[0] = 0
+        self._head[0] = 0
+
+    @property
+    def core_of_waker(self) -> int:
+        """The core of the worker that woke the head last: it has nothing to do."""
+        return int(self._head[1])
 
     def are_silent(self, places: Sequence[int], request: int) -> bool:
         """Whether the workers there have answered ``request``, with their rows alone."""
