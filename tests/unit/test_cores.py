@@ -41,6 +41,15 @@ def test_a_thread_stays_where_it_is_bound_to(allowed):
     assert (current_core(), os.sched_getaffinity(0)) == (here, {here})
 
 
+def test_a_thread_goes_on_where_it_is_if_moving_is_forbidden(allowed, monkeypatch):
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    for core in allowed:
+        move_to(core)
+
+
 def test_a_thread_gets_there(allowed, monkeypatch):
     # Where it is once it may run anywhere again is the kernel's business: look before.
     places, bind = [], os.sched_setaffinity

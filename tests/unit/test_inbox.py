@@ -145,7 +145,7 @@ def test_workers_see_whether_the_head_sleeps(inbox):
         asleep.append(True)
         inbox.bell.ring()
 
-    thread = threading.Thread(target=look_and_ring)
+    thread = threading.Thread(target=look_and_ring, daemon=True)
     thread.start()
     assert inbox.wait(_PATIENCE_S)
     thread.join()

@@ -30,11 +30,16 @@ def test_nobody_wakes_a_head_that_is_awake():
     assert marks.put(2, 1, says_more=False)
     marks.wake_up()
     assert not marks.put(1, 1, says_more=False)
-    # The last took longer than the head looked out for it.
+
+
+@ordered
+def test_the_last_wakes_a_head_that_has_looked_out_for_it_in_vain():
+    marks = three_places()
+    assert not marks.put(0, 1, says_more=False)
+    assert marks.put(2, 1, says_more=False)
+    marks.wake_up()
     marks.fall_asleep()
-    assert marks.put(1, 2, says_more=False) is False
-    assert marks.put(0, 2, says_more=False)
-    assert marks.put(2, 2, says_more=False)
+    assert marks.put(1, 1, says_more=False)
 
 
 @ordered

@@ -35,6 +35,7 @@ class Arena:
         self._memory = memoryview(mmap.mmap(fd, size))
         self._offset = 0
         self._num_envs = num_envs
+        # Of both only the first rows are needed.
         words, head = self._take(np.dtype(np.int64), ()), self._take(np.dtype(np.int64), (2,))
         self.marks = Marks(words.data[:num_places], head[0].data)
         self.rewards = self._take(np.dtype(np.float64), ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Callable
@@ -25,7 +26,9 @@ def move_to(core: int) -> None:
     """Have the calling thread go on there, if it may run there; it is not bound to it."""
     if core in (UNKNOWN, current_core()):
         return
-    allowed = os.sched_getaffinity(0)
-    if core in allowed:
-        os.sched_setaffinity(0, {core})
-        os.sched_setaffinity(0, allowed)
+    # Some sandboxes forbid it; the thread then goes on where it is.
+    with contextlib.suppress(OSError):
+        allowed = os.sched_getaffinity(0)
+        if core in allowed:
+            os.sched_setaffinity(0, {core})
+            os.sched_setaffinity(0, allowed)

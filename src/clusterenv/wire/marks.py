@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from clusterenv.wire.cores import current_core
 
 # A reader that spins sees the counter before the data on machines with weak memory ordering;
-# going through an eventfd orders them everywhere.
+# going through a bell orders them everywhere.
 MAY_SPIN = platform.machine() in ("x86_64", "AMD64")
 
 _fence = threading.Lock()
@@ -85,5 +85,5 @@ class Marks:
         return True
 
     def expect_no_answer(self, place: int) -> None:
-        """Its worker is gone: let nobody think that it will be the last to answer."""
+        """Its worker is gone: let nobody think that its answer is still missing."""
         self._words[place] = self._NOBODY

@@ -1,4 +1,4 @@
-"""Memory that head and worker share: a mailbox for messages and calls, its allocation.
+"""Memory that head and worker share: a mailbox for messages and calls.
 
 Only workers that this process spawned get it: they inherit the descriptors. A memfd has no name,
 so nothing can be left behind, and pages are allocated for real before anyone writes to them.
