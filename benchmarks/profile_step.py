@@ -3,10 +3,10 @@
     python benchmarks/profile_step.py
     python benchmarks/profile_step.py --envs LunarLander-v3 --num-envs 256 --seconds 2
 
-A lockstep is one ``envs.step(actions)``. Four runs take turns: the bare loops of the ceiling and
-ClusterEnv, each with the env itself and with its null twin, an env with the same spaces whose step
-does nothing. Nothing is instrumented but the head's two calls, ``step_async`` and ``step_wait``.
-Results go to ``benchmarks/results/profile_step``.
+A lockstep is one ``envs.step(actions)``. Runs take turns: the bare loops of the ceiling, these in
+lockstep, and ClusterEnv, with the env itself and with its null twin, an env with the same spaces
+whose step does nothing. Nothing is instrumented but the head's two calls, ``step_async`` and
+``step_wait``. Results go to ``benchmarks/results/profile_step``.
 """
 
 import argparse
@@ -23,13 +23,13 @@ import numpy as np
 import report
 from leftovers import cpu_seconds, descendants
 from sessions import FunctionSession, Turns
-from systems import Result, Results, Task, open_cluster, step_ceiling
+from systems import Result, Results, Task, open_cluster, step_ceiling, step_ceiling_in_lockstep
 from workloads import WORKLOADS
 
 NOTES = """\
 - Microseconds per lockstep, means over a second, medians over the rounds, the runs in turns.
 - "envs": one turn of the ceiling's bare loop over a worker's share, resets included. "the slower
-  worker": mean of the longest of the workers' turns minus the mean turn, from the same loops.
+  worker": what a turn takes longer when the same loops wait for one another after each.
 - "ClusterEnv itself": lockstep with null twins minus the bare loop over null twins: messages,
   wake-ups, arrays, checks, at the head and at the workers. "not explained" is what remains of the
   measured lockstep: colder caches, the head taking a worker's core. It may be negative: the
@@ -77,6 +77,7 @@ def _measure(env: str, options: argparse.Namespace) -> dict[str, Result]:
     null = replace(task, null=True)
     runs = {
         "bare": (step_ceiling, task),
+        "bare lockstep": (step_ceiling_in_lockstep, task),
         "cluster": (profile_cluster, task),
         "null bare": (step_ceiling, null),
         "null cluster": (profile_cluster, null),
@@ -144,7 +145,7 @@ def _timed_steps(envs: Any, rows: Any, seconds: float) -> tuple[np.ndarray, np.n
 def _budget_table(numbers: dict[str, Result]) -> tuple[list[str], list[list[str]]]:
     lockstep = numbers["cluster"]["lockstep_s"]
     envs = numbers["bare"]["turn_s"]
-    waiting = numbers["bare"]["slowest_turn_s"] - envs
+    waiting = numbers["bare lockstep"]["turn_s"] - envs
     itself = numbers["null cluster"]["lockstep_s"] - numbers["null bare"]["turn_s"]
     parts = {
         "one lockstep": lockstep,

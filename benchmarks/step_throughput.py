@@ -102,9 +102,7 @@ def _measurements(
     measured = [Measurement(env, num_envs, system, rate, missing, result.get("cpu_share"))]
     if system == "ceiling" and rate is not None:
         counted = rate + result["resets_per_s"]
-        waiting = num_envs / result["slowest_turn_s"]
         measured.append(Measurement(env, num_envs, "ceiling-resets", counted))
-        measured.append(Measurement(env, num_envs, "ceiling-waiting", waiting))
     show_progress(SYSTEMS_COMPARED, measured[0])
     return measured
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from bare_lockstep import Meeting, turns_per_second
 from isolated import in_isolated_processes
 from workloads import WORKLOADS, Workload, predrawn_actions
 
@@ -62,49 +63,81 @@ class Loop:
 
 def step_ceiling(task: Task) -> Results:
     """Bare loops in ``task.workers`` processes that share nothing but the starting gun."""
-    shares = [len(share) for share in np.array_split(np.arange(task.num_envs), task.workers)]
-    for loops in in_isolated_processes(_bare_loop_process, [(task, share) for share in shares]):
+    arguments = [(task, share) for share in _shares(task)]
+    for loops in in_isolated_processes(_bare_loop_process, arguments):
         yield _sum_of_loops(loops)
 
 
+def step_ceiling_in_lockstep(task: Task) -> Results:
+    """The same bare loops, but each turn begins for all when the last has ended the one before."""
+    meeting = Meeting(task.workers)
+    arguments = [(task, share, meeting, place) for place, share in enumerate(_shares(task))]
+    for rates in in_isolated_processes(_bare_lockstep_process, arguments):
+        rate = float(np.mean(rates))
+        yield {"steps_per_s": task.num_envs * rate, "turn_s": 1 / rate}
+
+
+def _shares(task: Task) -> list[int]:
+    return [len(share) for share in np.array_split(np.arange(task.num_envs), task.workers)]
+
+
 def _bare_loop_process(task: Task, num_envs: int) -> Iterator[Loop | None]:
+    turn = _turn_over_bare_envs(task, num_envs)
+    yield None
+    while True:
+        _bare_loop(turn, num_envs, task.warmup_seconds)
+        yield _bare_loop(turn, num_envs, task.seconds)
+
+
+def _bare_lockstep_process(
+    task: Task, num_envs: int, meeting: Meeting, place: int
+) -> Iterator[float | None]:
+    turn = _turn_over_bare_envs(task, num_envs)
+    yield None
+    while True:
+        turns_per_second(turn, meeting, place, task.warmup_seconds)
+        yield turns_per_second(turn, meeting, place, task.seconds)
+
+
+def _turn_over_bare_envs(task: Task, num_envs: int) -> Callable[[], int]:
+    """Steps all envs once, and resets each whose episode ends; the number of resets."""
     envs = [task.make() for _ in range(num_envs)]
     actions = predrawn_actions(task.settings.num_actions, num_envs)
     rows = cycle([list(row) for row in actions])
     for slot, env in enumerate(envs):
         env.reset(seed=slot)
-    yield None
-    while True:
-        _bare_loop(envs, rows, task.warmup_seconds)
-        yield _bare_loop(envs, rows, task.seconds)
 
-
-def _bare_loop(envs: list[gym.Env[Any, Any]], rows: Iterator[list[Any]], seconds: float) -> Loop:
-    """Step all envs in turn, and reset each when its episode ends, until the time is over."""
-    resets = 0
-    cpu_start = process_time()
-    times = [perf_counter()]
-    deadline = times[0] + seconds
-    while times[-1] < deadline:
+    def turn() -> int:
+        resets = 0
         for env, action in zip(envs, next(rows), strict=True):
             _, _, terminated, truncated, _ = env.step(action)
             if terminated or truncated:
                 env.reset()
                 resets += 1
+        return resets
+
+    return turn
+
+
+def _bare_loop(turn: Callable[[], int], num_envs: int, seconds: float) -> Loop:
+    """Take turns until the time is over."""
+    resets = 0
+    cpu_start = process_time()
+    times = [perf_counter()]
+    deadline = times[0] + seconds
+    while times[-1] < deadline:
+        resets += turn()
         times.append(perf_counter())
-    return Loop(len(envs), np.diff(times), resets, process_time() - cpu_start)
+    return Loop(num_envs, np.diff(times), resets, process_time() - cpu_start)
 
 
 def _sum_of_loops(loops: list[Loop]) -> Result:
-    turns = min(len(loop.turn_seconds) for loop in loops)
-    slowest = np.max([loop.turn_seconds[:turns] for loop in loops], axis=0)
     seconds = np.array([loop.turn_seconds.sum() for loop in loops])
     steps = np.array([loop.num_envs * len(loop.turn_seconds) for loop in loops])
     return {
         "steps_per_s": float((steps / seconds).sum()),
         "resets_per_s": float(([loop.resets for loop in loops] / seconds).sum()),
         "turn_s": float(np.mean([loop.turn_seconds.mean() for loop in loops])),
-        "slowest_turn_s": float(slowest.mean()),
         "cpu_share": float(np.mean([loop.cpu_seconds for loop in loops] / seconds)),
     }
 
@@ -188,6 +221,7 @@ def step_cluster_partial(task: Task) -> Results:
 
 SYSTEMS: dict[str, Callable[[Task], Results]] = {
     "ceiling": step_ceiling,
+    "ceiling-lockstep": step_ceiling_in_lockstep,
     "sync": step_sync,
     "async": step_async,
     "sb3": step_sb3,

@@ -6,7 +6,7 @@ SYSTEMS_COMPARED = Systems(
     labels={
         "ceiling": "ceiling: bare loops",
         "ceiling-resets": "ceiling, resets counted",
-        "ceiling-waiting": "ceiling, if loops waited",
+        "ceiling-lockstep": "bare loops in lockstep",
         "sync": "SyncVectorEnv",
         "async": "AsyncVectorEnv",
         "sb3": "SB3 SubprocVecEnv",
@@ -17,7 +17,7 @@ SYSTEMS_COMPARED = Systems(
     compared_with={
         "ceiling": "of ceiling",
         "ceiling-resets": "(resets counted)",
-        "ceiling-waiting": "(if loops waited)",
+        "ceiling-lockstep": "(in lockstep)",
         "sync": "vs Sync",
         "async": "vs Async",
         "sb3": "vs SB3",
@@ -48,10 +48,9 @@ NOTES = """\
   loop, without any communication; it counts `env.step` calls. Under `NEXT_STEP` autoreset, the
   default of the Gymnasium systems and of ClusterEnv, a reset takes a slot's place in a step; the
   line "resets counted" counts them for the ceiling too and is the stricter yardstick.
-- "If loops waited": what the bare loops would do if each turn over all envs ended for all of them
-  with that of the slowest, as it does in lockstep, and waiting cost nothing: about the best that a
-  lockstep can do on this machine. Computed from the times of the turns, the first of each loop
-  together, then the second, and so on; the loops themselves did not run in step.
+- Bare loops in lockstep: the same loops, but after each turn over its envs a process waits for the
+  others, through a word in shared memory, and nothing else is said: the best that any lockstep can
+  do on this machine.
 - SB3 resets within the step and starts by fork here (its default imports torch once per env; the
   steps are the same). AsyncVectorEnv and SB3 run one process per env, whatever the workers.
 - Steps per second are medians over the rounds. Ratios are taken within each round, where all

@@ -40,8 +40,8 @@ class CallState:
 
     def assert_pending(self, call: Call) -> None:
         """NoAsyncCallError if ``call`` was not started."""
-        verb = call.value
         if self.pending is not call:
+            verb = call.value
             raise NoAsyncCallError(
                 f"Calling `{verb}_wait` without any prior call to `{verb}_async`.", verb
             )

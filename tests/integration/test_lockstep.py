@@ -88,6 +88,21 @@ def test_the_head_wakes_for_the_last_two_answers_only(order):
 
 
 @ordered
+def test_a_bell_that_rings_late_does_not_keep_the_head_awake():
+    with ClusterEnv([Slow, Slower], num_workers=2) as envs:
+        envs.reset(seed=1)
+        inbox = envs._head.crew.inbox
+        inbox.may_spin = False
+        envs.step_async(envs.action_space.sample())
+        looks = note_calls(inbox, "spin_until")
+        inbox.bell.ring()
+        assert envs._head._exchange.finish_lockstep(10.0)
+        # When the last but one had answered, and when the last had: not when it rang for nothing.
+        assert len(looks) == 2
+        envs.step_wait()
+
+
+@ordered
 def test_who_has_nothing_to_say_sends_no_message():
     with ClusterEnv(Quiet, 4, 2) as envs:
         envs.reset(seed=1)

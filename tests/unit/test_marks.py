@@ -9,27 +9,28 @@ ordered = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: eve
 
 def three_places():
     """Marks, and a head that sleeps."""
-    marks = Marks(memoryview(bytearray(3 * 8)).cast("q"), memoryview(bytearray(16)).cast("q"))
+    marks = Marks(memoryview(bytearray(3 * 8)).cast("q"), memoryview(bytearray(8)).cast("q"))
     marks.fall_asleep()
     return marks
 
 
 @ordered
-def test_the_last_two_to_answer_wake_a_head_that_sleeps():
+def test_the_last_but_one_wakes_a_head_that_sleeps():
     marks = three_places()
     for request in (1, 2):
+        marks.fall_asleep()
         assert not marks.put(0, request, says_more=False)
         assert marks.put(2, request, says_more=True)
-        assert marks.put(1, request, says_more=False)
+        # It has been rung for.
+        assert not marks.put(1, request, says_more=False)
 
 
 @ordered
 def test_nobody_wakes_a_head_that_is_awake():
     marks = three_places()
-    assert not marks.put(0, 1, says_more=False)
-    assert marks.put(2, 1, says_more=False)
     marks.wake_up()
-    assert not marks.put(1, 1, says_more=False)
+    for place in range(3):
+        assert not marks.put(place, 1, says_more=False)
 
 
 @ordered
@@ -47,28 +48,28 @@ def test_nobody_waits_for_a_worker_that_is_gone():
     marks = three_places()
     marks.expect_no_answer(2)
     assert marks.put(0, 1, says_more=False)
+    marks.fall_asleep()
     assert marks.put(1, 1, says_more=False)
     # Another has come in its place.
+    marks.fall_asleep()
     assert marks.put(2, 1, says_more=False)
+    marks.fall_asleep()
     assert not marks.put(0, 2, says_more=False)
 
 
+@ordered
+@pytest.mark.parametrize(("answers", "several"), [(0, True), (1, True), (2, False), (3, False)])
+def test_several_are_missing_until_the_last_but_one_has_answered(answers, several):
+    marks = three_places()
+    for place in range(answers):
+        marks.put(place, 1, says_more=False)
+    assert marks.are_several_missing(1) == several
+
+
 def test_one_worker_alone_wakes_the_head():
-    marks = Marks(memoryview(bytearray(8)).cast("q"), memoryview(bytearray(16)).cast("q"))
+    marks = Marks(memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("q"))
     marks.fall_asleep()
     assert marks.put(0, 1, says_more=False)
-
-
-@ordered
-def test_the_head_knows_the_core_of_whoever_wakes_it(monkeypatch):
-    marks = three_places()
-    for place, core in enumerate((5, 6, 7)):
-        monkeypatch.setattr("clusterenv.wire.marks.current_core", lambda core=core: core)
-        marks.put(place, 1, says_more=False)
-        if place == 1:
-            marks.wake_up()
-    # The first did not wake it, and the last found it awake.
-    assert marks.core_of_waker == 6
 
 
 def test_an_answer_is_silent_if_the_rows_are_all():

@@ -15,7 +15,6 @@ from clusterenv.head.flights import Answer, Flight, Flights
 from clusterenv.head.roster import Member, Roster
 from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import Array
-from clusterenv.wire.cores import move_to
 from clusterenv.wire.marks import MAY_SPIN, barrier
 from clusterenv.wire.messages import ArrayHeader, Step, Stepped
 
@@ -85,15 +84,16 @@ class Lockstep:
 
     def finish(self, timeout_s: float) -> bool:
         """Wait until all have answered; False if there is more to hear, or not enough time."""
-        inbox, deadline = self._crew.inbox, time.monotonic() + timeout_s
+        inbox, marks = self._crew.inbox, self._arena.marks
+        deadline = time.monotonic() + timeout_s
         while inbox.wait(deadline - time.monotonic(), self._is_done):
-            # The last but one rings, see Marks: the last is not far. Wait for it out of its way.
-            if not (inbox.may_spin or self._is_done()):
-                move_to(self._arena.marks.core_of_waker)
-            is_done = inbox.spin_until(self._is_done)
+            # The last but one rings, see Marks: the last is not far. But a bell may also ring late,
+            # when all are at work again.
+            if not marks.are_several_missing(self._request):
+                inbox.spin_until(self._is_done)
             if not inbox.is_empty():
                 break
-            if is_done:
+            if self._is_done():
                 self.is_open = False
                 for member in self._staffed:
                     member.rows += len(member.slots)

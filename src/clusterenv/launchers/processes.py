@@ -64,8 +64,10 @@ class ProcessLauncher(ABC):
             stderr=subprocess.STDOUT,
             pass_fds=order.inherit_fds,
             env=self.environment(),
-            # Ctrl-C in the terminal is for the head, which then ends its workers in order.
-            start_new_session=True,
+            # Ctrl-C in the terminal is for the head, which then ends its workers in order. Not a
+            # session of its own: many kernels schedule sessions as groups, and whoever yields its
+            # core while waiting, as head and workers do, yields only to its own group.
+            process_group=0,
         )
         assert process.stdin is not None
         # A worker that is already gone shows in status().

@@ -36,14 +36,18 @@ class Arena:
         self._offset = 0
         self._num_envs = num_envs
         # Of both only the first rows are needed.
-        words, head = self._take(np.dtype(np.int64), ()), self._take(np.dtype(np.int64), (2,))
-        self.marks = Marks(words.data[:num_places], head[0].data)
+        words, head = self._take(np.dtype(np.int64), ()), self._take(np.dtype(np.int64), ())
+        self.marks = Marks(words.data[:num_places], head.data)
         self.rewards = self._take(np.dtype(np.float64), ())
         self.terminated = self._take(np.dtype(np.bool_), ())
         self.truncated = self._take(np.dtype(np.bool_), ())
         self.observations = self._take_leaves(leaves)
-        self._before = self._take_leaves(leaves)
-        self._writes = self._take(np.dtype(np.int64), ())
+        self.now_and_before = [
+            (now, before)
+            for now, before in zip(self.observations, self._take_leaves(leaves), strict=True)
+            if now is not None and before is not None
+        ]
+        self._writes = self._take(np.dtype(np.int64), ()).data
         self._action_shape = action.shape if action is not None else ()
         self._action_bytes = (
             self._take(np.dtype(np.uint8), (_action_row_bytes(action),)) if action else None
@@ -68,9 +72,12 @@ class Arena:
     def begin_to_write(self, slots: Sequence[int], place: int, request: int) -> None:
         """The worker in ``place`` is going to write its answer to ``request`` to these rows."""
         rows = rows_of(slots)
-        for now, before in zip(self.observations, self._before, strict=True):
-            if now is not None and before is not None:
-                before[rows] = now[rows]
+        for now, before in self.now_and_before:
+            before[rows] = now[rows]
+        self.note_write(place, request)
+
+    def note_write(self, place: int, request: int) -> None:
+        """What these rows said before is in safety."""
         self._writes[place] = request
 
     def take_back(self, slots: Sequence[int], place: int, request: int) -> None:
@@ -78,9 +85,8 @@ class Arena:
         if self._writes[place] != request:
             return
         rows = rows_of(slots)
-        for now, before in zip(self.observations, self._before, strict=True):
-            if now is not None and before is not None:
-                now[rows] = before[rows]
+        for now, before in self.now_and_before:
+            now[rows] = before[rows]
 
     def _take_leaves(self, leaves: Sequence[Leaf]) -> list[Array | None]:
         return [
@@ -99,7 +105,7 @@ class Arena:
     @staticmethod
     def size_of(num_envs: int, action: Leaf | None, leaves: Sequence[Leaf]) -> int:
         """Bytes that such an arena takes."""
-        rows = [8, 16, 8, 8, 1, 1, *(2 * [_row_bytes(leaf) for leaf in leaves])]
+        rows = [8, 8, 8, 8, 1, 1, *(2 * [_row_bytes(leaf) for leaf in leaves])]
         if action is not None:
             rows.append(_action_row_bytes(action))
         return sum(_aligned(num_envs * row) for row in rows)
@@ -113,6 +119,14 @@ class Window:
         self.rewards = arena.rewards[rows]
         self.terminated, self.truncated = arena.terminated[rows], arena.truncated[rows]
         self.observations = [None if a is None else a[rows] for a in arena.observations]
+        self._arena = arena
+        self._now_and_before = [(now[rows], before[rows]) for now, before in arena.now_and_before]
+
+    def begin_to_write(self, place: int, request: int) -> None:
+        """As the arena's, for these rows."""
+        for now, before in self._now_and_before:
+            np.copyto(before, now)
+        self._arena.note_write(place, request)
 
 
 def _row_bytes(leaf: Leaf) -> int:

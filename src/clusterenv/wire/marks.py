@@ -6,8 +6,6 @@ import platform
 import threading
 from collections.abc import Sequence
 
-from clusterenv.wire.cores import current_core
-
 # A reader that spins sees the counter before the data on machines with weak memory ordering;
 # going through a bell orders them everywhere.
 MAY_SPIN = platform.machine() in ("x86_64", "AMD64")
@@ -27,7 +25,7 @@ class Marks:
 
     Args:
         words: One per place of the run.
-        head: Two words: whether the head sleeps, and the core of whoever wakes it.
+        head: One more: whether the head sleeps.
     """
 
     _NOBODY = (1 << 63) - 1
@@ -48,13 +46,14 @@ class Marks:
         barrier()
         if not MAY_SPIN:
             return True
-        if not self._head[0] or self._are_several_missing(2 * request):
+        if not self._head[0] or self.are_several_missing(request):
             return False
-        self._head[1] = current_core()
+        self.wake_up()  # the last need not ring as well
         return True
 
-    def _are_several_missing(self, silent: int) -> bool:
-        missing = 0
+    def are_several_missing(self, request: int) -> bool:
+        """Whether more than one worker has not answered ``request`` yet."""
+        missing, silent = 0, 2 * request
         for word in self._words:
             if word < silent:
                 if missing:
@@ -70,11 +69,6 @@ class Marks:
     def wake_up(self) -> None:
         """The head looks again."""
         self._head[0] = 0
-
-    @property
-    def core_of_waker(self) -> int:
-        """The core of the worker that woke the head last: it has nothing to do."""
-        return int(self._head[1])
 
     def are_silent(self, places: Sequence[int], request: int) -> bool:
         """Whether the workers there have answered ``request``, with their rows alone."""

@@ -135,9 +135,9 @@ class ArenaRows:
             return None
         window = self._window_of(slots)
         array = None if window is None else window.observations[0]
-        if array is None:
+        if window is None or array is None:
             return Landing.of_size(len(slots), self._leaves[0])
-        self._arena.begin_to_write(slots, self._place, request)
+        window.begin_to_write(self._place, request)
         return Landing(array, self._leaves[0])
 
     def reply(
@@ -150,7 +150,7 @@ class ArenaRows:
             self._scatter(list(slots), outcome)
         else:
             if not outcome.landed:
-                self._arena.begin_to_write(slots, self._place, request)
+                window.begin_to_write(self._place, request)
                 for leaf, array in zip(self._leaves, window.observations, strict=True):
                     if array is not None:
                         fill(array, outcome.column(leaf), leaf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import threading
@@ -315,6 +316,8 @@ class Worker:
         is_to_wake = arena.marks.put(self._place, request, says_more)
         if is_to_wake or is_timed or (call is not None and call.alone):
             channel.wake_head()
+        # The head may wait for this very core.
+        os.sched_yield()
 
     def _return(self, request: int, values: list[Any]) -> None:
         self._channel.send(Returned(request, pack(values, allow_pickle=self._trusted)))
