@@ -140,8 +140,9 @@ class EnvStepper:
         """What the envs return, by column, and the last observations of episodes, by row."""
         notes, what_next, action, results = self._notes, self._next, None, []
         try:
-            # Every step of every env goes through these lines: what can wait is done for all.
-            for slot, action in zip(slots, actions, strict=True):
+            # Every step of every env goes through these lines: what can wait is done for all, and
+            # what can be done before too. (To get at the rows of an array takes cold code.)
+            for slot, action in zip(slots, list(actions), strict=True):
                 notes[0] = slot + 1
                 results.append(what_next[slot](action))
         except Exception as error:
@@ -160,7 +161,7 @@ class EnvStepper:
         notes, what_next, action = self._notes, self._next, None
         results, finals = [], {}
         try:
-            for row, (slot, action) in enumerate(zip(slots, actions, strict=True)):
+            for row, (slot, action) in enumerate(zip(slots, list(actions), strict=True)):
                 notes[0] = slot + 1
                 observation, reward, terminated, truncated, info = what_next[slot](action)
                 landing.put(row, observation)
