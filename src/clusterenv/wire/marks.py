@@ -34,7 +34,7 @@ class Marks:
         self._words, self._head = words, head
 
     def put(self, place: int, request: int, says_more: bool) -> bool:
-        """The worker in ``place`` has answered ``request``; whether the head is to be woken.
+        """The worker in ``place`` has answered ``request``; whether it has to wake the head.
 
         ``says_more``: its rows are not all, a message was sent with the rest.
 

@@ -394,7 +394,9 @@ class Worker:
         )
         if request and self._arena is not None:
             # The others need not think that this worker will be the last to answer.
-            self._arena.marks.put(self._place, request, says_more=True)
+            is_to_wake = self._arena.marks.put(self._place, request, says_more=True)
+            if is_to_wake and isinstance(self._channel, SharedChannel):
+                self._channel.wake_head()
 
     def leave_on(self, *signals: signal.Signals) -> None:
         """Ask the head to take the slots back when one of these arrives; it then says Close."""
