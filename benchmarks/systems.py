@@ -63,7 +63,7 @@ class Loop:
 
 def step_ceiling(task: Task) -> Results:
     """Bare loops in ``task.workers`` processes that share nothing but the starting gun."""
-    arguments = [(task, share) for share in _shares(task)]
+    arguments = [(task, slots) for slots in _shares(task)]
     for loops in in_isolated_processes(_bare_loop_process, arguments):
         yield _sum_of_loops(loops)
 
@@ -71,41 +71,46 @@ def step_ceiling(task: Task) -> Results:
 def step_ceiling_in_lockstep(task: Task) -> Results:
     """The same bare loops, but each turn begins for all when the last has ended the one before."""
     meeting = Meeting(task.workers)
-    arguments = [(task, share, meeting, place) for place, share in enumerate(_shares(task))]
+    arguments = [(task, slots, meeting, place) for place, slots in enumerate(_shares(task))]
     for rates in in_isolated_processes(_bare_lockstep_process, arguments):
         rate = float(np.mean(rates))
         yield {"steps_per_s": task.num_envs * rate, "turn_s": 1 / rate}
 
 
-def _shares(task: Task) -> list[int]:
-    return [len(share) for share in np.array_split(np.arange(task.num_envs), task.workers)]
+def _shares(task: Task) -> list[np.ndarray]:
+    """The slots of each process."""
+    return np.array_split(np.arange(task.num_envs), task.workers)
 
 
-def _bare_loop_process(task: Task, num_envs: int) -> Iterator[Loop | None]:
-    turn = _turn_over_bare_envs(task, num_envs)
+def _bare_loop_process(task: Task, slots: np.ndarray) -> Iterator[Loop | None]:
+    turn = _turn_over_bare_envs(task, slots)
     yield None
     while True:
-        _bare_loop(turn, num_envs, task.warmup_seconds)
-        yield _bare_loop(turn, num_envs, task.seconds)
+        _bare_loop(turn, len(slots), task.warmup_seconds)
+        yield _bare_loop(turn, len(slots), task.seconds)
 
 
 def _bare_lockstep_process(
-    task: Task, num_envs: int, meeting: Meeting, place: int
+    task: Task, slots: np.ndarray, meeting: Meeting, place: int
 ) -> Iterator[float | None]:
-    turn = _turn_over_bare_envs(task, num_envs)
+    turn = _turn_over_bare_envs(task, slots)
     yield None
     while True:
         turns_per_second(turn, meeting, place, task.warmup_seconds)
         yield turns_per_second(turn, meeting, place, task.seconds)
 
 
-def _turn_over_bare_envs(task: Task, num_envs: int) -> Callable[[], int]:
-    """Steps all envs once, and resets each whose episode ends; the number of resets."""
-    envs = [task.make() for _ in range(num_envs)]
-    actions = predrawn_actions(task.settings.num_actions, num_envs)
-    rows = cycle([list(row) for row in actions])
-    for slot, env in enumerate(envs):
-        env.reset(seed=slot)
+def _turn_over_bare_envs(task: Task, slots: np.ndarray) -> Callable[[], int]:
+    """Steps all envs once, and resets each whose episode ends; the number of resets.
+
+    Each slot has the seed and the actions that it has in the other systems, and so its own: were
+    all processes to step the same envs, their episodes would end at once, and none would wait.
+    """
+    envs = [task.make() for _ in slots]
+    actions = predrawn_actions(task.settings.num_actions, task.num_envs)
+    rows = cycle([list(row[slots]) for row in actions])
+    for slot, env in zip(slots, envs, strict=True):
+        env.reset(seed=int(slot))
 
     def turn() -> int:
         resets = 0
