@@ -140,8 +140,9 @@ class EnvStepper:
         """What the envs return, by column, and the last observations of episodes, by row."""
         notes, what_next, action, results = self._notes, self._next, None, []
         try:
-            # Every step of every env goes through these lines: what can wait is done for all, and
-            # what can be done before too. (To get at the rows of an array takes cold code.)
+            # Every step of every env goes through these lines: what can be done for all before or
+            # after is done there. (Between two envs, the code that takes a row out of an array has
+            # left the caches each time.)
             for slot, action in zip(slots, list(actions), strict=True):
                 notes[0] = slot + 1
                 results.append(what_next[slot](action))
