@@ -90,7 +90,7 @@ class Roster:
 
     def may_restart(self, member: Member, now: float) -> bool:
         """Whether the budget has room for another restart; if so, spend it."""
-        while member.restarts and now - member.restarts[0] > RESTART_WINDOW_S:
+        while member.restarts and now > member.restarts[0] + RESTART_WINDOW_S:
             member.restarts.popleft()
         if len(member.restarts) >= self._max_restarts:
             return False
