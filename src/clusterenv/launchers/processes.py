@@ -35,6 +35,7 @@ class ProcessLauncher(ABC):
     """
 
     enrols = False
+    shares_memory: bool
     watch_every_s = 0.1
 
     def __init__(self, log_dir: str | Path | None = None) -> None:
@@ -64,10 +65,11 @@ class ProcessLauncher(ABC):
             stderr=subprocess.STDOUT,
             pass_fds=order.inherit_fds,
             env=self.environment(),
-            # Ctrl-C in the terminal is for the head, which then ends its workers in order. Not a
-            # session of its own: many kernels schedule sessions as groups, and whoever yields its
-            # core while waiting, as head and workers do, yields only to its own group.
-            process_group=0,
+            # Ctrl-C in the terminal is for the head, which then ends its workers in order. Who
+            # shares memory yields its core while it waits, and many kernels schedule sessions as
+            # groups, within which a yield stays: those workers are in the head's session.
+            start_new_session=not self.shares_memory,
+            process_group=0 if self.shares_memory else None,
         )
         assert process.stdin is not None
         # A worker that is already gone shows in status().
