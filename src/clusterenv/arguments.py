@@ -94,14 +94,10 @@ def values_by_slot(values: Any, num_envs: int) -> Sequence[Any]:
     return values
 
 
-def distinct_slots(env_id: Any, num_envs: int) -> list[int]:
-    """``env_id`` as slots, each named once."""
+def slots_of(env_id: Any) -> list[int]:
+    """``env_id`` as a list of integers."""
     array = np.asarray(env_id).reshape(-1)
     if array.dtype.kind not in "iu" or not array.size:
         raise ValueError(f"env_id must be one or more slots, got {env_id!r}")
     slots: list[int] = array.tolist()
-    if min(slots) < 0 or max(slots) >= num_envs:
-        raise ValueError(f"env_id must be between 0 and {num_envs - 1}, got {sorted(slots)}")
-    if len(set(slots)) < len(slots):
-        raise ValueError(f"env_id names a slot twice: {sorted(slots)}")
     return slots

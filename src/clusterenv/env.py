@@ -11,7 +11,7 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.agreement import agree_on_spaces
-from clusterenv.arguments import Seed, distinct_slots
+from clusterenv.arguments import Seed, slots_of
 from clusterenv.backends.base import Backend
 from clusterenv.backends.gymnasium import EnvFactory, EnvWrapper
 from clusterenv.call_state import Call
@@ -43,7 +43,6 @@ from clusterenv.rollout import (
 from clusterenv.sync import EveryVersion, SyncRule
 from clusterenv.vector_env import RemoteVectorEnv, StepResult
 from clusterenv.wire.addresses import Reach
-from clusterenv.wire.spaces import rows_of
 
 _AnyFragment = TypeVar("_AnyFragment", bound=Fragment)
 
@@ -231,22 +230,17 @@ class ClusterEnv(RemoteVectorEnv):
             self._head.abandon()
             self._state.pending, self._state.has_reset = Call.NOTHING, False
             raise
-        batch, rows = self._head.batch, rows_of(slots)
+        batch = self._head.batch
         infos = batch.infos.take_of(slots)
         infos["env_id"] = np.array(slots)
-        return (
-            batch.observations_of(slots),
-            batch.rewards[rows].copy(),
-            batch.terminated[rows].copy(),
-            batch.truncated[rows].copy(),
-            infos,
-        )
+        return *batch.copy_of(slots), infos
 
     def send(self, actions: Any, env_id: Any) -> None:
         """Step the slots ``env_id`` with ``actions``, for a later :meth:`recv` to return."""
         self._assert_is_running()
         self._state.assert_has_reset("send", by="async_reset")
-        slots = distinct_slots(env_id, self.num_envs)
+        slots = slots_of(env_id)
+        self._partial.check(slots)
         self._partial.send(slots, self._by_row(actions, len(slots)))
 
     # Policies on workers.

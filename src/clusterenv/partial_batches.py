@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,11 @@ from clusterenv.head.head import Head
 from clusterenv.wire.codec import Array
 from clusterenv.wire.spaces import pick_rows
 
+# A worker with two parts of its slots steps one while the other's actions are computed. Where that
+# takes no longer than this, the second answer costs more than the waiting that it saves.
+_WORTH_PARTS_S = 2e-3
+_SMOOTHING = 0.1
+
 
 class PartialBatches:
     """Knows which slots the user has received and not sent back yet."""
@@ -18,22 +24,28 @@ class PartialBatches:
     def __init__(self, head: Head, batch_size: int, steps_together: bool) -> None:
         self._head, self._batch_size = head, batch_size
         self._received: set[int] = set()
-        sizes = {len(member.slots) for member in head.roster.staffed}
-        # A worker works on one part of its slots while the user computes actions for another.
-        self._chunk_size = -(-batch_size // len(head.roster.staffed))
-        if steps_together and batch_size < head.num_envs:
-            self._chunk_size = max(sizes)
-            if len(sizes) > 1 or batch_size % self._chunk_size:
-                raise ValueError(
-                    f"batch_size={batch_size}, but each worker's VectorEnv steps its "
-                    f"{self._chunk_size} envs together: take a multiple of that, and a num_envs "
-                    "that divides by num_workers"
-                )
+        # As many as there are batches under way.
+        self._most_parts = 1 if steps_together else -(-head.num_envs // batch_size)
+        self._received_at, self._seconds_per_batch = 0.0, 0.0
+        if steps_together:
+            self._check_for_vector_envs()
+
+    def _check_for_vector_envs(self) -> None:
+        sizes = {len(member.slots) for member in self._head.roster.staffed}
+        if self._batch_size == self._head.num_envs:
+            return
+        if len(sizes) > 1 or self._batch_size % max(sizes):
+            raise ValueError(
+                f"batch_size={self._batch_size}, but each worker's VectorEnv steps its "
+                f"{max(sizes)} envs together: take a multiple of that, and a num_envs "
+                "that divides by num_workers"
+            )
 
     def reset(self, seeds: Sequence[int | None], run_seed: int) -> None:
         """Start a reset of all slots."""
         self._received.clear()
-        self._head.reset_in_chunks(seeds, run_seed, self._chunk_size)
+        self._received_at, self._seconds_per_batch = time.perf_counter(), 0.0
+        self._head.reset_in_parts(seeds, run_seed, self._most_parts)
 
     def assert_enough_under_way(self) -> None:
         """NoAsyncCallError if ``recv`` would wait for ever."""
@@ -47,21 +59,36 @@ class PartialBatches:
 
     def receive(self) -> list[int]:
         """Wait for the first ``batch_size`` slots that are ready."""
-        slots = self._head.take_ready(self._batch_size)
+        slots = self._head.take_ready(self._batch_size, self._num_parts)
         self._received.update(slots)
+        now = time.perf_counter()
+        self._seconds_per_batch += _SMOOTHING * (now - self._received_at - self._seconds_per_batch)
+        self._received_at = now
         return slots
+
+    @property
+    def _num_parts(self) -> int:
+        return self._most_parts if self._seconds_per_batch > _WORTH_PARTS_S else 1
+
+    def check(self, slots: list[int]) -> None:
+        """Raise if these are not slots that the user has, each named once."""
+        distinct, num_envs = set(slots), self._head.num_envs
+        if len(distinct) == len(slots) and distinct <= self._received:
+            return
+        if min(slots) < 0 or max(slots) >= num_envs:
+            raise ValueError(f"env_id must be between 0 and {num_envs - 1}, got {sorted(slots)}")
+        if len(distinct) < len(slots):
+            raise ValueError(f"env_id names a slot twice: {sorted(slots)}")
+        raise AlreadyPendingCallError(
+            f"Calling `send` for slots {sorted(distinct - self._received)}, which `recv` has not "
+            "returned since the last `send`.",
+            "send",
+        )
 
     def send(self, slots: list[int], actions: Array | list[Any]) -> None:
         """Step these slots, in any order, with an action each."""
-        if not self._received.issuperset(slots):
-            busy = sorted(set(slots) - self._received)
-            raise AlreadyPendingCallError(
-                f"Calling `send` for slots {busy}, which `recv` has not returned since the last "
-                "`send`.",
-                "send",
-            )
         self._received.difference_update(slots)
         ascending = sorted(slots)
         if ascending != slots:
             actions = pick_rows(sorted(range(len(slots)), key=slots.__getitem__), actions)
-        self._head.step(ascending, actions)
+        self._head.step(ascending, actions, self._num_parts)

@@ -7,8 +7,8 @@ from gymnasium.vector.utils import batch_space
 
 from clusterenv.arguments import (
     actions_by_row,
-    distinct_slots,
     seed_by_slot,
+    slots_of,
     slots_to_reset,
     values_by_slot,
 )
@@ -145,25 +145,14 @@ def test_a_list_of_values_of_another_length_is_refused():
 
 @pytest.mark.parametrize("env_id", [np.array([2, 0]), [2, 0], (2, np.int32(0))])
 def test_slots_keep_the_order_in_which_they_are_named(env_id):
-    assert_same(distinct_slots(env_id, 3), [2, 0])
+    assert_same(slots_of(env_id), [2, 0])
 
 
 def test_one_slot_needs_no_list():
-    assert distinct_slots(1, 3) == [1]
-
-
-@pytest.mark.parametrize("env_id", [[3], [0, -1]])
-def test_a_slot_that_does_not_exist_is_refused(env_id):
-    with pytest.raises(ValueError, match="must be between 0 and 2"):
-        distinct_slots(env_id, 3)
-
-
-def test_a_slot_named_twice_is_refused():
-    with pytest.raises(ValueError, match="names a slot twice"):
-        distinct_slots([1, 0, 1], 3)
+    assert slots_of(1) == [1]
 
 
 @pytest.mark.parametrize("env_id", [[0.5, 1.0], [True, False]], ids=["floats", "a mask"])
 def test_what_is_no_slot_number_is_refused(env_id):
     with pytest.raises((TypeError, ValueError)):
-        distinct_slots(env_id, 2)
+        slots_of(env_id)

@@ -58,11 +58,11 @@ def test_rows_lie_by_slot_whatever_the_order_of_arrival(groups):
 
 
 @given(st.sets(st.integers(0, 7), min_size=1).map(sorted))
-def test_the_observations_of_some_slots_come_in_slot_order(slots):
+def test_a_copy_of_some_slots_is_in_slot_order(slots):
     batch = Batch(SPACE, 8, None)
     put(batch, list(range(8)))
-    (_, _, _, a, c), (b,) = rows_of(slots)
-    assert_same(batch.observations_of(slots), {"a": a, "b": tuple(b), "c": c})
+    (*numbers, a, c), (b,) = rows_of(slots)
+    assert_same(batch.copy_of(slots), ({"a": a, "b": tuple(b), "c": c}, *numbers))
 
 
 def test_the_observation_of_one_slot_is_not_batched():
@@ -79,7 +79,7 @@ def test_the_observation_of_one_slot_is_not_batched():
 )
 def test_observations_have_the_structure_of_their_space(space):
     batch = Batch(space, 2, None)
-    assert_same(batch.observations(copy=True), batch.observations_of([0, 1]))
+    assert_same(batch.observations(copy=True), batch.copy_of([0, 1])[0])
 
 
 def test_a_copy_of_the_observations_is_the_callers_own():

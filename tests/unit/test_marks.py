@@ -2,16 +2,20 @@
 
 import pytest
 
-from clusterenv.wire.marks import MAY_SPIN, Marks
+from clusterenv.wire.marks import MAY_SPIN, MOST_PARTS, Marks, PartMarks
 
 ordered = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: everybody wakes it")
 
 
 def three_places():
     """Marks, and a head that sleeps."""
-    marks = Marks(memoryview(bytearray(3 * 8)).cast("q"), memoryview(bytearray(8)).cast("q"))
+    marks = Marks(words(3), words(1))
     marks.fall_asleep()
     return marks
+
+
+def words(count):
+    return memoryview(bytearray(8 * count)).cast("q")
 
 
 @ordered
@@ -67,7 +71,7 @@ def test_several_are_missing_until_the_last_but_one_has_answered(answers, severa
 
 
 def test_one_worker_alone_wakes_the_head():
-    marks = Marks(memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("q"))
+    marks = Marks(words(1), words(1))
     marks.fall_asleep()
     assert marks.put(0, 1, says_more=False)
 
@@ -92,3 +96,48 @@ def test_a_worker_that_is_gone_has_not_answered():
     marks = three_places()
     marks.expect_no_answer(0)
     assert not marks.are_silent([0], 5)
+
+
+# Parts.
+
+
+def parts_of_two_places():
+    """Marks of parts, and those through which the head falls asleep."""
+    head = words(2)
+    return PartMarks(words(2 * MOST_PARTS), words(2), head), Marks(words(2), head)
+
+
+def test_a_part_is_silent_if_its_rows_are_all():
+    parts, _ = parts_of_two_places()
+    parts.put(1, 0, 7, says_more=False)
+    parts.put(1, 1, 8, says_more=True)
+    assert parts.is_silent(1, 0, 7)
+    assert not parts.is_silent(1, 1, 8)
+    assert not parts.is_silent(0, 0, 7)
+
+
+def test_a_part_that_is_answered_later_leaves_the_earlier_ones_answered():
+    parts, _ = parts_of_two_places()
+    for number in range(MOST_PARTS):
+        parts.put(0, number, 10 + number, says_more=False)
+    assert all(parts.is_silent(0, number, 10 + number) for number in range(MOST_PARTS))
+
+
+@pytest.mark.parametrize("says_more", [True, False])
+def test_the_head_is_woken_once_there_are_as_many_answers_as_it_wants(says_more):
+    parts, marks = parts_of_two_places()
+    parts.put(0, 0, 1, says_more)
+    parts.wake_at(parts.total() + 2)
+    marks.fall_asleep()
+    assert not parts.put(1, 0, 2, says_more)
+    assert parts.put(0, 1, 3, says_more)
+    # It has been rung for.
+    assert not parts.put(1, 1, 4, says_more)
+    # And has looked again, in vain.
+    marks.fall_asleep()
+    assert parts.put(0, 2, 5, says_more)
+
+
+def test_who_answers_for_a_part_does_not_wake_a_head_that_is_awake():
+    parts, _ = parts_of_two_places()
+    assert not parts.put(0, 0, 1, says_more=False)

@@ -49,6 +49,20 @@ def test_splitting_slots_keeps_them_and_their_owners(crew, data):
     assert len({member.index for member, _, _ in groups}) == len(groups)
 
 
+@given(crews, st.integers(1, 5), st.data())
+def test_slots_are_split_by_the_parts_of_their_owners(crew, num_parts, data):
+    num_envs, _ = crew
+    roster = Roster(*crew, 3)
+    slots = sorted(data.draw(st.sets(st.integers(0, num_envs - 1))))
+    parts = [group for _, group, _ in roster.split_by_member(range(num_envs), num_parts)]
+    assert all(
+        sum(set(part) <= set(member.slots) for part in parts) <= num_parts
+        for member in roster.members
+    )
+    groups = [group for _, group, _ in roster.split_by_member(slots, num_parts)]
+    assert groups == [g for part in parts if (g := tuple(s for s in slots if s in part))]
+
+
 def test_a_worker_is_found_by_name():
     roster = Roster(4, 2, 3)
     assert [roster.find(member.worker) for member in roster.members] == roster.members

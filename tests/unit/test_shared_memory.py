@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterenv.wire.arena import Arena
+from clusterenv.wire.marks import MOST_PARTS
+from clusterenv.wire.messages import PartCall, StepCall
 from clusterenv.wire.shared_memory import Mailbox, Ring, allocate
 from clusterenv.wire.spaces import Leaf, leaves_of
 
@@ -170,16 +172,60 @@ def test_waiting_in_vain_ends(mailbox_fd):
     assert not Mailbox(mailbox_fd).wait_spinning(1e-4)
 
 
-@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("dtype", ["|b1", "|i1", "<i8", ">f4", "<c16", "<f16"])
-def test_a_call_is_taken_once(mailbox_fd, dtype, alone):
+def test_a_call_is_taken_once(mailbox_fd, dtype):
     head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
     assert worker.take_call() is None
-    head.call(7, dtype, alone)
+    head.call(7, dtype)
     assert worker.wait_spinning(_PATIENCE_S)
-    assert worker.take_call() == (7, dtype, alone)
+    assert worker.take_call() == StepCall(7, dtype)
     assert worker.take_call() is None
     assert not worker.has_mail()
+
+
+def test_calls_for_parts_are_taken_in_their_order(mailbox_fd):
+    head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
+    for request in range(1, 3 * MOST_PARTS, 2):
+        numbers = [head.call_part(one, "<f4", one, 2) for one in (request, request + 1)]
+        assert worker.wait_spinning(_PATIENCE_S)
+        for one, number in zip((request, request + 1), numbers, strict=True):
+            assert worker.take_call() == PartCall(one, "<f4", one, 2, number)
+        assert worker.take_call() is None
+        assert not worker.has_mail()
+
+
+def test_only_so_many_calls_for_parts_wait_and_each_has_its_number(mailbox_fd):
+    head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
+    numbers = []
+    while head.can_call_part():
+        numbers.append(head.call_part(1 + len(numbers), "<i8", 0, 1))
+    assert sorted(numbers) == list(range(MOST_PARTS))
+    worker.take_call()
+    assert head.can_call_part()
+
+
+def test_calls_for_parts_wait_for_everything_earlier(mailbox_fd):
+    head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
+    head.call(1, "<i8")
+    assert not head.can_call_part()
+    worker.take_call()
+    head.call_part(2, "<i8", 0, 1)
+    head.to_worker.push(b"later")
+    assert not head.can_call_part()
+    worker.take_call()
+    assert not head.can_call_part()
+    worker.to_worker.pop()
+    assert head.can_call_part()
+
+
+def test_a_call_to_step_all_waits_for_those_for_parts(mailbox_fd):
+    head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
+    head.call_part(1, "<i8", 0, 1)
+    head.call_part(2, "<i8", 1, 1)
+    worker.take_call()
+    assert not head.can_call()
+    worker.take_call()
+    assert head.can_call()
 
 
 def test_nobody_is_called_before_everything_earlier_was_heard(mailbox_fd):
@@ -209,6 +255,10 @@ def test_a_mailbox_that_was_cleared_has_no_call(mailbox_fd):
     mailbox.call(1, "<i8")
     mailbox.clear()
     assert mailbox.take_call() is None
+    mailbox.call_part(1, "<i8", 0, 1)
+    mailbox.clear()
+    assert mailbox.take_call() is None
+    assert mailbox.can_call()
 
 
 # Arenas.

@@ -109,9 +109,17 @@ class Batch:
         del copies[:-_COPIES]
         return copies[-1]
 
-    def observations_of(self, slots: Sequence[int]) -> Any:
-        """A copy of the observations of some slots (ascending)."""
+    def copy_of(self, slots: Sequence[int]) -> tuple[Any, Array, Array, Array]:
+        """A copy of the observations, rewards and flags of some slots (ascending)."""
         rows = rows_of(slots)
+        return (
+            self._observations_of(slots, rows),
+            self.rewards[rows].copy(),
+            self.terminated[rows].copy(),
+            self.truncated[rows].copy(),
+        )
+
+    def _observations_of(self, slots: Sequence[int], rows: slice | list[int]) -> Any:
         if self._only is not None:
             return self._only[rows].copy()
         values = [

@@ -248,10 +248,9 @@ class Crew:
         line.doorbell.ring()
         return True
 
-    def lines_of(self, members: Sequence[Member]) -> list[Line] | None:
-        """Their shared-memory lines; None if one of them has none."""
-        found = [self._lines[m.index] for m in members if m.index in self._lines]
-        return found if len(found) == len(members) else None
+    def line_of(self, member: Member) -> Line | None:
+        """Its line, where the worker shares memory."""
+        return self._lines.get(member.index)
 
     def current_slot(self, member: Member) -> int | None:
         """The slot whose env was running last, where the worker shares memory."""

@@ -12,14 +12,15 @@ from typing import Any
 from clusterenv.errors import ProtocolError, WorkerLostError
 from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.flights import Answer, Flight, Flights, Loss, Request
-from clusterenv.head.inbox import never
 from clusterenv.head.lockstep import Lockstep
+from clusterenv.head.part_calls import PartCalls
 from clusterenv.head.remote_errors import rebuild
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.watch import Ended
 from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import Array, Buffer, encode
 from clusterenv.wire.messages import (
+    ArrayHeader,
     Built,
     Cancel,
     Collect,
@@ -50,6 +51,7 @@ class Exchange:
         self._limits = crew.limits
         self.flights = Flights()
         self._lockstep: Lockstep | None = None
+        self._parts: PartCalls | None = None
         self._held_back: dict[int, list[tuple[Flight, Sequence[Buffer]]]] = {}
         self._leaving: dict[int, Member] = {}
         self._errors: list[BaseException] = []
@@ -68,11 +70,14 @@ class Exchange:
     @property
     def is_idle(self) -> bool:
         """Whether every request has been answered."""
-        return not self.flights and (self._lockstep is None or not self._lockstep.is_open)
+        if self.flights or (self._parts is not None and self._parts.num_open):
+            return False
+        return self._lockstep is None or not self._lockstep.is_open
 
-    def share(self, arena: Arena) -> None:
-        """Workers have this memory too."""
+    def share(self, arena: Arena, ready: list[int]) -> None:
+        """Workers have this memory too. Slots are ``ready`` that workers answer silently for."""
         self._lockstep = Lockstep(arena, self._crew, self._roster, self.flights)
+        self._parts = PartCalls(arena.part_marks, self._crew, self.flights, ready)
         self._crew.inbox.marks = arena.marks
 
     def step_in_lockstep(self, actions: Array) -> bool:
@@ -92,12 +97,20 @@ class Exchange:
         self.flights.add(flight)
         self._send_or_hold_back(flight, frames)
 
-    def call(self, flight: Flight, dtype: str) -> None:
-        """Have a worker step all its slots with the actions in the arena, if it can silently."""
-        flight.sent_at = time.monotonic()
-        self.flights.add(flight)
-        if self._lockstep is None or not self._lockstep.call(flight, dtype):
-            self._send_or_hold_back(flight, ())
+    def step_parts(self, slots: Sequence[int], dtype: str, num_parts: int) -> None:
+        """Have workers step these slots with the actions in the arena, silently if they can."""
+        assert self._parts is not None
+        now = time.monotonic()
+        for member, group, _ in self._roster.split_by_member(slots, num_parts):
+            request = self.new_request()
+            if not self._parts.call(member, request, group, dtype, now):
+                step = Step(request, group, ArrayHeader(dtype, ()))
+                self.send(Flight(member, step, group))
+        self._parts.ring()
+
+    def wait_for_parts(self, num_slots: int, largest: int, timeout_s: float) -> bool:
+        """Wait until so many slots are ready; False if there is something else to hear or do."""
+        return self._parts is not None and self._parts.wait_for(num_slots, largest, timeout_s)
 
     def _send_or_hold_back(self, flight: Flight, frames: Sequence[Buffer]) -> None:
         if flight.member.joined:
@@ -138,8 +151,9 @@ class Exchange:
 
     def abandon(self) -> list[Flight]:
         """Take no notice of the replies to what was asked so far; give what was never sent."""
-        if self._lockstep is not None:
+        if self._lockstep is not None and self._parts is not None:
             self._lockstep.become_flights()
+            self._parts.become_flights()
         never_sent = [flight for held in self._held_back.values() for flight, _ in held]
         self.flights.abandon()
         self._held_back.clear()
@@ -167,8 +181,10 @@ class Exchange:
 
     def pump(self, timeout_s: float) -> Iterator[Answer | Loss]:
         """Wait for something to arrive, and give what it means for the caller."""
-        inbox, lockstep = self._crew.inbox, self._lockstep
-        inbox.wait(timeout_s, never if lockstep is None else lockstep.has_answers)
+        inbox = self._crew.inbox
+        if self._parts is not None:
+            self._parts.become_flights()
+        inbox.wait(timeout_s, self._has_silent_answers)
         for worker, message, frames in inbox.take():
             try:
                 answer = self._arrived(worker, message, frames)
@@ -179,10 +195,17 @@ class Exchange:
                 yield from self._lose(worker, answer.reason)
             elif answer is not None:
                 yield answer
-        if lockstep is not None:
-            yield from lockstep.silent_answers()
-        yield from self._leavers()
-        yield from self._overdue()
+        if self._lockstep is not None:
+            yield from self._lockstep.silent_answers()
+        if self._leaving:
+            yield from self._leavers()
+        if time.monotonic() >= self._next_check:
+            yield from self._overdue()
+
+    def _has_silent_answers(self) -> bool:
+        if self._lockstep is None or self._parts is None:
+            return False
+        return self._lockstep.has_answers() or self._parts.take()
 
     def _leavers(self) -> Iterator[Loss]:
         """Who had to leave, once it has answered; fragments can be collected again."""
@@ -246,8 +269,6 @@ class Exchange:
 
     def _overdue(self) -> Iterator[Loss]:
         now, limits = time.monotonic(), self._limits
-        if now < self._next_check:
-            return
         self._next_check = now + _CHECK_EVERY_S
         for flight in list(self.flights):
             waited_s, member = now - flight.sent_at, flight.member

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from clusterenv.errors import ProtocolError
 from clusterenv.head.roster import Member
@@ -52,8 +52,7 @@ class Flight:
     """A reset inside a step: the slot's row still has to say that its env was lost."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """A worker has done what a flight asked for."""
 
     flight: Flight

@@ -23,7 +23,7 @@ from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.exchange import Exchange
 from clusterenv.head.flights import Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
-from clusterenv.head.roster import Member, Roster
+from clusterenv.head.roster import Member, Roster, part_size
 from clusterenv.head.scrutiny import Scrutiny, read_description
 from clusterenv.head.snapshot import snapshot
 from clusterenv.head.staffing import Blueprint, Staffing
@@ -163,7 +163,7 @@ class Head:
         self._arena = self._map_arena(leaves)
         self.batch = Batch(observation_space, self.num_envs, self._arena)
         if self._arena is not None:
-            self._exchange.share(self._arena)
+            self._exchange.share(self._arena, self.ready)
         self.surveyor.agree(observation_space, action_space)
         layout = Layout(
             self.num_envs,
@@ -252,13 +252,12 @@ class Head:
             message = Reset(request, group, run_seed, given, packed)
             self._exchange.send(Flight(member, message, group))
 
-    def reset_in_chunks(self, seeds: Sequence[int | None], run_seed: int, chunk_size: int) -> None:
-        """Reset all slots; each worker answers for ``chunk_size`` of its slots at a time."""
+    def reset_in_parts(self, seeds: Sequence[int | None], run_seed: int, num_parts: int) -> None:
+        """Reset all slots; each worker answers for one part of its slots after the other."""
         self.ready.clear()
-        for member in self.roster.staffed:
-            for start in range(0, len(member.slots), chunk_size):
-                chunk = member.slots[start : start + chunk_size]
-                self.reset(chunk, [seeds[slot] for slot in chunk], None, run_seed)
+        slots = range(self.num_envs)
+        for _, part, _ in list(self.roster.split_by_member(slots, num_parts)):
+            self.reset(part, [seeds[slot] for slot in part], None, run_seed)
 
     def step_all(self, actions: Array | list[Any]) -> None:
         """Send a step for every slot."""
@@ -274,34 +273,36 @@ class Head:
             header = ArrayHeader(dtype, ())
             self._exchange.send_to_all(Step(self._exchange.new_request(), None, header))
 
-    def step(self, slots: Sequence[int], actions: Array | list[Any]) -> None:
-        """Send a step for ``slots`` (ascending), whose actions are in the same order."""
+    def step(self, slots: Sequence[int], actions: Array | list[Any], num_parts: int = 1) -> None:
+        """Send a step for ``slots`` (ascending), whose actions are in the same order.
+
+        Each worker answers for one part of its slots after the other.
+        """
         live = self._recovering.deal_with_lost(slots)
         if len(live) < len(slots):
             still_there = set(live)
             rows = [row for row, slot in enumerate(slots) if slot in still_there]
             actions = pick_rows(rows, actions)
-        request = self._exchange.new_request()
-        for member, group, part in self.roster.split_by_member(live):
-            self._ask_to_step(member, request, group, actions[part])
+        if not live:
+            return
+        if self._arena is not None and isinstance(actions, np.ndarray):
+            dtype = actions.dtype.str
+            self._arena.actions(dtype)[rows_of(live)] = actions
+            self._exchange.step_parts(live, dtype, num_parts)
+            return
+        for member, group, part in self.roster.split_by_member(live, num_parts):
+            self._send_actions(member, group, actions[part])
 
-    def _ask_to_step(
-        self, member: Member, request: int, slots: tuple[int, ...], actions: Array | list[Any]
+    def _send_actions(
+        self, member: Member, slots: tuple[int, ...], actions: Array | list[Any]
     ) -> None:
-        if not isinstance(actions, np.ndarray):
+        request = self._exchange.new_request()
+        if isinstance(actions, np.ndarray):
+            flight = Flight(member, Step(request, slots, header_of(actions)), slots)
+            self._exchange.send(flight, [frame_of(actions)])
+        else:
             packed = Step(request, slots, packed_actions=pack(actions, allow_pickle=True))
             self._exchange.send(Flight(member, packed, slots))
-            return
-        flight = Flight(member, Step(request, slots, header_of(actions)), slots)
-        if self._arena is None:
-            self._exchange.send(flight, [frame_of(actions)])
-            return
-        dtype = actions.dtype.str
-        self._arena.actions(dtype)[rows_of(slots)] = actions
-        if len(slots) == len(member.slots):
-            self._exchange.call(flight, dtype)
-        else:
-            self._exchange.send(flight)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Ask every worker to call a method of its envs."""
@@ -340,11 +341,16 @@ class Head:
         self._exchange.raise_errors()
         return True
 
-    def take_ready(self, count: int) -> list[int]:
-        """Wait until ``count`` slots have been answered; take the first of them, ascending."""
+    def take_ready(self, count: int, num_parts: int) -> list[int]:
+        """Wait until ``count`` slots have been answered; take the first of them, ascending.
+
+        Workers answer for one of ``num_parts`` of their slots at a time, or for fewer.
+        """
+        largest = part_size(self.roster.largest_share, num_parts)
         while len(self.ready) < count:
-            self._pump(_TICK_S)
-            self._exchange.raise_errors()
+            if not self._exchange.wait_for_parts(count, largest, _TICK_S):
+                self._pump(_TICK_S if self._arena is None else 0.0)
+                self._exchange.raise_errors()
         slots = sorted(self.ready[:count])
         del self.ready[:count]
         return slots

@@ -1,4 +1,4 @@
-"""Workers are called to step all their slots, and answer, by numbers in shared memory alone.
+"""All workers are called to step, and answer, by numbers in shared memory alone.
 
 This is what a loop around ``step(actions)`` repeats all the time, and where every microsecond of
 the head is one that all workers wait. A call to all at once is no flight even: it becomes one per
@@ -20,7 +20,7 @@ from clusterenv.wire.messages import ArrayHeader, Step, Stepped
 
 
 class Lockstep:
-    """Calls, to all workers or to one, and their answers."""
+    """Calls to all workers, and their answers."""
 
     def __init__(self, arena: Arena, crew: Crew, roster: Roster, flights: Flights) -> None:
         self._arena, self._crew, self._roster, self._flights = arena, crew, roster, flights
@@ -38,7 +38,8 @@ class Lockstep:
         if self._staffed is not self._roster.staffed:
             self._staffed = self._roster.staffed
             self._places = [member.index for member in self._staffed]
-            self._lines = self._crew.lines_of(self._staffed) if MAY_SPIN else None
+            lines = [line for m in self._staffed if (line := self._crew.line_of(m)) is not None]
+            self._lines = lines if MAY_SPIN and len(lines) == len(self._staffed) else None
             self._expect_only_them()
 
     def _expect_only_them(self) -> None:
@@ -67,19 +68,6 @@ class Lockstep:
         for member, line in zip(self._staffed, lines, strict=True):
             if not (member.joined and line.mailbox.can_call()):
                 return False
-        return True
-
-    def call(self, flight: Flight, dtype: str) -> bool:
-        """Call one worker, whatever the others do; False if it cannot be called."""
-        member = flight.member
-        lines = self._crew.lines_of([member]) if MAY_SPIN and member.joined else None
-        if lines is None or not lines[0].mailbox.can_call():
-            return False
-        self._called.append(flight)
-        lines[0].mailbox.call(flight.request.request, dtype, alone=True)
-        barrier()
-        if lines[0].mailbox.is_asleep:
-            lines[0].doorbell.ring()
         return True
 
     def finish(self, timeout_s: float) -> bool:

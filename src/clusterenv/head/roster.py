@@ -49,6 +49,8 @@ class Roster:
         self.members = [Member(index, (), f"worker-{index}.0") for index in range(num_workers)]
         self.staffed: list[Member] = []
         """The members that own slots, in the order of these."""
+        self.largest_share = 0
+        """The slots of whoever has most."""
         self.min_workers = num_workers if min_workers is None else min_workers
         self.incomplete = ""
         """Why a place stays empty for good, if one does."""
@@ -70,6 +72,7 @@ class Roster:
             member.joined = False
         self.staffed = [member for member in self.members if member.slots]
         self._member_by_slot = [member for member in self.staffed for _ in member.slots]
+        self.largest_share = max(sizes)
         return changed
 
     def can_do_without(self, absent: Member) -> bool:
@@ -111,13 +114,20 @@ class Roster:
         self._member_by_worker[member.worker] = member
 
     def split_by_member(
-        self, slots: Sequence[int]
+        self, slots: Sequence[int], num_parts: int = 1
     ) -> Iterator[tuple[Member, tuple[int, ...], slice]]:
-        """``slots`` (ascending) by their owners, and where in ``slots`` each part is."""
+        """``slots`` (ascending) by their owners, and where in ``slots`` each group is.
+
+        An owner's slots are in ``num_parts``, and only those of one part are in a group.
+        """
         start = 0
         while start < len(slots):
-            member = self._member_by_slot[slots[start]]
-            stop = bisect.bisect_right(slots, member.slots[-1], start)
+            slot = slots[start]
+            member = self._member_by_slot[slot]
+            size = part_size(len(member.slots), num_parts)
+            place_in_part = (slot - member.slots[0]) % size
+            last = min(member.slots[-1], slot - place_in_part + size - 1)
+            stop = bisect.bisect_right(slots, last, start)
             yield member, tuple(slots[start:stop]), slice(start, stop)
             start = stop
 
@@ -125,6 +135,11 @@ class Roster:
 def restart_seed(run_seed: int, slot: int, incarnation: int) -> int:
     """The seed of a slot that starts over under a replacement."""
     return int(np.random.SeedSequence((run_seed, slot, incarnation)).generate_state(1)[0])
+
+
+def part_size(count: int, num_parts: int) -> int:
+    """How many of ``count`` slots are in each of their parts, but for the last."""
+    return -(-count // num_parts)
 
 
 def shares(total: int, speeds: Sequence[float]) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from clusterenv.wire.codec import Array
-from clusterenv.wire.marks import Marks
+from clusterenv.wire.marks import MOST_PARTS, Marks, PartMarks
 from clusterenv.wire.spaces import Leaf, rows_of
 
 _CACHE_LINE = 64
@@ -35,9 +35,11 @@ class Arena:
         self._memory = memoryview(mmap.mmap(fd, size))
         self._offset = 0
         self._num_envs = num_envs
-        # Of both only the first rows are needed.
-        words, head = self._take(np.dtype(np.int64), ()), self._take(np.dtype(np.int64), ())
-        self.marks = Marks(words.data[:num_places], head.data)
+        # Of these only the first rows are needed.
+        words, head = self._take_words(1)[:num_places], self._take_words(2)[:2]
+        self.marks = Marks(words, head)
+        answers, counts = self._take_words(MOST_PARTS), self._take_words(1)[:num_places]
+        self.part_marks = PartMarks(answers, counts, head)
         self.rewards = self._take(np.dtype(np.float64), ())
         self.terminated = self._take(np.dtype(np.bool_), ())
         self.truncated = self._take(np.dtype(np.bool_), ())
@@ -47,7 +49,7 @@ class Arena:
             for now, before in zip(self.observations, self._take_leaves(leaves), strict=True)
             if now is not None and before is not None
         ]
-        self._writes = self._take(np.dtype(np.int64), ()).data
+        self._writes = self._take_words(1)
         self._action_shape = action.shape if action is not None else ()
         self._action_bytes = (
             self._take(np.dtype(np.uint8), (_action_row_bytes(action),)) if action else None
@@ -63,11 +65,6 @@ class Arena:
             rows = self._action_bytes[:, :width].view(dtype)
             self._action_views[dtype] = rows.reshape(self._num_envs, *self._action_shape)
         return self._action_views[dtype]
-
-    def window(self, slots: Sequence[int]) -> Window | None:
-        """The rows of these slots, if they are neighbours."""
-        rows = rows_of(slots)
-        return Window(self, slots, rows) if isinstance(rows, slice) else None
 
     def begin_to_write(self, slots: Sequence[int], place: int, request: int) -> None:
         """The worker in ``place`` is going to write its answer to ``request`` to these rows."""
@@ -94,6 +91,9 @@ class Arena:
             for leaf in leaves
         ]
 
+    def _take_words(self, per_slot: int) -> memoryview:
+        return self._take(np.dtype(np.int64), (per_slot,)).reshape(-1).data
+
     def _take(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         count = self._num_envs * math.prod(shape)
         array = np.ndarray(
@@ -105,7 +105,14 @@ class Arena:
     @staticmethod
     def size_of(num_envs: int, action: Leaf | None, leaves: Sequence[Leaf]) -> int:
         """Bytes that such an arena takes."""
-        rows = [8, 8, 8, 8, 1, 1, *(2 * [_row_bytes(leaf) for leaf in leaves])]
+        words = [1, 2, MOST_PARTS, 1, 1]
+        rows = [
+            *(8 * count for count in words),
+            8,
+            1,
+            1,
+            *(2 * [_row_bytes(leaf) for leaf in leaves]),
+        ]
         if action is not None:
             rows.append(_action_row_bytes(action))
         return sum(_aligned(num_envs * row) for row in rows)
@@ -114,8 +121,7 @@ class Arena:
 class Window:
     """The rows of slots that are neighbours: the arena's arrays, but only these rows."""
 
-    def __init__(self, arena: Arena, slots: Sequence[int], rows: slice) -> None:
-        self.slots = slots
+    def __init__(self, arena: Arena, rows: slice) -> None:
         self.rewards = arena.rewards[rows]
         self.terminated, self.truncated = arena.terminated[rows], arena.truncated[rows]
         self.observations = [None if a is None else a[rows] for a in arena.observations]

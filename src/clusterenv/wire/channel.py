@@ -12,7 +12,7 @@ from clusterenv.wire import bell
 from clusterenv.wire.codec import Buffer, decode, encode
 from clusterenv.wire.frame_buffer import FrameWriter
 from clusterenv.wire.invitation import SharedDescriptors
-from clusterenv.wire.messages import Message, Reply, StepCall, Warned
+from clusterenv.wire.messages import Message, Reply, Warned
 from clusterenv.wire.shared_memory import Mailbox
 from clusterenv.wire.worker_channel import WorkerSocket
 
@@ -93,7 +93,7 @@ class SharedChannel:
     def _take_mail(self) -> Message:
         # Nobody calls before what was sent earlier has been read: the call is always the older.
         if (call := self._mailbox.take_call()) is not None:
-            return StepCall(*call)
+            return call
         header = self._mailbox.to_worker.pop()
         assert header is not None
         message: Message = decode(header)

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 # going through a bell orders them everywhere.
 MAY_SPIN = platform.machine() in ("x86_64", "AMD64")
 
+MOST_PARTS = 8
+"""How many calls for parts of its slots a worker may have that the head has seen no answer to."""
+
 _fence = threading.Lock()
 
 
@@ -81,3 +84,45 @@ class Marks:
     def expect_no_answer(self, place: int) -> None:
         """Its worker is gone: let nobody think that its answer is still missing."""
         self._words[place] = self._NOBODY
+
+
+class PartMarks:
+    """Who has answered calls for parts of its slots: a worker may have several.
+
+    Args:
+        answers: MOST_PARTS words for each place of the run, one after the other.
+        counts: One per place: how many answers there were.
+        head: Two more: whether the head sleeps, and from how many answers on it is to be woken.
+    """
+
+    _ASLEEP, _WAKE_AT = 0, 1
+
+    def __init__(self, answers: memoryview, counts: memoryview, head: memoryview) -> None:
+        self._answers, self._counts, self._head = answers, counts, head
+
+    def put(self, place: int, number: int, request: int, says_more: bool) -> bool:
+        """The worker in ``place`` has answered a call; whether it has to wake the head.
+
+        ``says_more``: its rows are not all, a message was sent with the rest.
+        """
+        if not says_more:
+            self._answers[place * MOST_PARTS + number] = request
+        self._counts[place] += 1
+        # Two that answer at once must see each other, and the head that falls asleep.
+        barrier()
+        if not self._head[self._ASLEEP] or self.total() < self._head[self._WAKE_AT]:
+            return False
+        self._head[self._ASLEEP] = 0  # others need not ring as well
+        return True
+
+    def total(self) -> int:
+        """How many answers there were, of all workers."""
+        return sum(self._counts)
+
+    def wake_at(self, total: int) -> None:
+        """Let the head sleep until there were so many answers, whatever it has seen of them."""
+        self._head[self._WAKE_AT] = total
+
+    def is_silent(self, place: int, number: int, request: int) -> bool:
+        """Whether the call was answered, with rows alone."""
+        return bool(self._answers[place * MOST_PARTS + number] == request)

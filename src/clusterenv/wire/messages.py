@@ -156,7 +156,17 @@ class StepCall(Message):
 
     request: int
     dtype: str
-    alone: bool
+
+
+class PartCall(Message):
+    """A :class:`StepCall` for ``count`` of the worker's slots, from its ``first`` on."""
+
+    request: int
+    dtype: str
+    first: int
+    count: int
+    number: int
+    """Where it is answered, see PartMarks."""
 
 
 class Call(Message):

@@ -14,7 +14,8 @@ import sys
 import time
 from functools import cache
 
-from clusterenv.wire.marks import MAY_SPIN, barrier
+from clusterenv.wire.marks import MAY_SPIN, MOST_PARTS, barrier
+from clusterenv.wire.messages import PartCall, StepCall
 
 AVAILABLE = hasattr(os, "memfd_create") and hasattr(os, "eventfd")
 
@@ -99,9 +100,10 @@ class Ring:
 
 
 class Mailbox:
-    """Two rings, a call to step, and a note of the slot being worked on: of head and one worker.
+    """Two rings, calls to step, and a note of the slot being worked on: of head and one worker.
 
-    A call is what a lockstep repeats all the time, in three words: no message to write and read.
+    A call is what a loop around steps repeats all the time, in a few words: no message to write
+    and read. One is to step all slots; of those to step a part several may wait.
     """
 
     SIZE = mmap.PAGESIZE + 2 * Ring.SIZE
@@ -109,9 +111,12 @@ class Mailbox:
     _FRAMES = _CACHE_LINE // 8
     _CALLED = 2 * _CACHE_LINE // 8
     _DTYPE = _CALLED + 1
-    _ALONE = _CALLED + 2
+    _PARTS_CALLED = _CALLED + 2
     _TAKEN = 3 * _CACHE_LINE // 8
     _ASLEEP = _TAKEN + 1
+    _PARTS_TAKEN = _TAKEN + 2
+    _PARTS = 4 * _CACHE_LINE // 8
+    _PART_WORDS = 4
 
     def __init__(self, fd: int) -> None:
         memory = memoryview(mmap.mmap(fd, self.SIZE))
@@ -147,22 +152,54 @@ class Mailbox:
         notes = self._notes
         return notes[self._CALLED] == notes[self._TAKEN] and self.to_worker.is_empty()
 
-    def call(self, request: int, dtype: str, alone: bool = False) -> None:
-        """Have the worker step all its slots with the actions in the arena, of this dtype.
-
-        ``alone``: the others do something else, so that it has to wake the head itself.
-        """
-        self._notes[self._DTYPE], self._notes[self._ALONE] = _number_of(dtype), alone
+    def call(self, request: int, dtype: str) -> None:
+        """Have the worker step all its slots with the actions in the arena, of this dtype."""
+        self._notes[self._DTYPE] = _number_of(dtype)
         self._notes[self._CALLED] = request
 
-    def take_call(self) -> tuple[int, str, bool] | None:
-        """The request, the dtype and ``alone`` of a call that was not taken yet."""
+    def can_call_part(self) -> bool:
+        """Whether another call for a part may wait, and the worker has seen all messages."""
+        notes = self._notes
+        if not self.to_worker.is_empty():
+            return False
+        waiting = notes[self._PARTS_CALLED] - notes[self._PARTS_TAKEN]
+        return bool(
+            0 < waiting < MOST_PARTS or (waiting == 0 and notes[self._CALLED] == notes[self._TAKEN])
+        )
+
+    def call_part(self, request: int, dtype: str, first: int, count: int) -> int:
+        """Have the worker step ``count`` of its slots, as above; gives the number of the call."""
+        notes = self._notes
+        called: int = notes[self._PARTS_CALLED]
+        number = called % MOST_PARTS
+        at = self._PARTS + number * self._PART_WORDS
+        notes[at], notes[at + 1] = request, _number_of(dtype)
+        notes[at + 2], notes[at + 3] = first, count
+        notes[self._PARTS_CALLED] = called + 1
+        notes[self._CALLED] = request
+        return number
+
+    def take_call(self) -> StepCall | PartCall | None:
+        """The oldest call that was not taken yet."""
         notes = self._notes
         request = notes[self._CALLED]
         if request == notes[self._TAKEN]:
             return None
+        if notes[self._PARTS_CALLED] != notes[self._PARTS_TAKEN]:
+            return self._take_part()
         notes[self._TAKEN] = request
-        return request, _dtype_of(notes[self._DTYPE]), bool(notes[self._ALONE])
+        return StepCall(request, _dtype_of(notes[self._DTYPE]))
+
+    def _take_part(self) -> PartCall:
+        notes = self._notes
+        taken: int = notes[self._PARTS_TAKEN]
+        number = taken % MOST_PARTS
+        at = self._PARTS + number * self._PART_WORDS
+        request, dtype = notes[at], _dtype_of(notes[at + 1])
+        call = PartCall(request, dtype, notes[at + 2], notes[at + 3], number)
+        notes[self._PARTS_TAKEN] = taken + 1
+        notes[self._TAKEN] = request
+        return call
 
     def has_mail(self) -> bool:
         """Whether there is something for the worker."""

@@ -7,7 +7,7 @@ from typing import Any
 from clusterenv.stopwatch import Stopwatch
 from clusterenv.wire.channel import Channel, SharedChannel
 from clusterenv.worker.acting import Acting
-from clusterenv.worker.rows import Rows
+from clusterenv.worker.rows import ArenaRows, Rows
 from clusterenv.worker.stepper import Stepper
 
 
@@ -24,6 +24,9 @@ def start(
         watch.attach(stepper, method, "env")
     if rows is not None:
         watch.attach(rows, "reply", "serialise")
+    if isinstance(rows, ArenaRows):
+        watch.attach(rows, "write", "serialise")
+        watch.attach(rows, "rest", "serialise")
     if acting is not None:
         watch.attach(acting, "_pull", "pull", absorbs=("idle", "serialise"))
         # Once, when a policy is new; its imports may take seconds.

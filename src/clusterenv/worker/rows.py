@@ -18,6 +18,8 @@ from clusterenv.wire.values import pack
 
 # To stack small ones afterwards, all at once, costs less.
 _WORTH_LANDING_BYTES = 1 << 10
+# Of all or some slots, always the same: more would come of single slots that are sent as they like.
+_MOST_WINDOWS = 64
 
 
 @dataclass(slots=True)
@@ -127,7 +129,8 @@ class ArenaRows:
         self._arena, self._place = arena, place
         self._leaves, self._trusted = leaves, trusted
         self._lands = Landing.is_worth_it(leaves)
-        self._last_window: Window | None = None
+        self._has_objects = any(not leaf.is_array for leaf in leaves)
+        self._windows: dict[tuple[int, int], Window] = {}
 
     def landing(self, request: int, slots: Sequence[int]) -> Landing | None:
         """In the arena itself, where the slots are neighbours."""
@@ -143,7 +146,12 @@ class ArenaRows:
     def reply(
         self, request: int, slots: Sequence[int], outcome: Outcome
     ) -> tuple[Stepped, list[Buffer]]:
-        """Write the rows, unless they are there already, and say so."""
+        """Write the rows, and say so."""
+        self.write(request, slots, outcome)
+        return self.rest(request, outcome), []
+
+    def write(self, request: int, slots: Sequence[int], outcome: Outcome) -> None:
+        """Write the rows, unless they are there already."""
         window = self._window_of(slots)
         if window is None:
             self._arena.begin_to_write(slots, self._place, request)
@@ -155,14 +163,24 @@ class ArenaRows:
                     if array is not None:
                         fill(array, outcome.column(leaf), leaf)
             fill_flags(window.rewards, window.terminated, window.truncated, outcome)
-        return Stepped(request, (), *_pack_rest(self._leaves, outcome, self._trusted)), []
+
+    def are_not_all(self, outcome: Outcome) -> bool:
+        """Whether there is more to say than what the rows do."""
+        return self._has_objects or bool(outcome.infos)
+
+    def rest(self, request: int, outcome: Outcome) -> Stepped:
+        """What the rows do not say."""
+        return Stepped(request, (), *_pack_rest(self._leaves, outcome, self._trusted))
 
     def _window_of(self, slots: Sequence[int]) -> Window | None:
-        # In lockstep it is always the same one.
-        if self._last_window is not None and self._last_window.slots is slots:
-            return self._last_window
-        window = self._arena.window(slots)
-        self._last_window = window or self._last_window
+        first, last = slots[0], slots[-1]
+        if last - first + 1 != len(slots):
+            return None
+        window = self._windows.get((first, last))
+        if window is None:
+            if len(self._windows) == _MOST_WINDOWS:
+                self._windows.clear()
+            window = self._windows[first, last] = Window(self._arena, slice(first, last + 1))
         return window
 
     def _scatter(self, rows: list[int], outcome: Outcome) -> None:

@@ -34,6 +34,7 @@ from clusterenv.wire.messages import (
     Layout,
     Leaving,
     Message,
+    PartCall,
     Profile,
     Raised,
     Refused,
@@ -148,6 +149,8 @@ class Worker:
         match message:
             case StepCall():
                 self._step_in_lockstep(message)
+            case PartCall():
+                self._step_part(message)
             case Step():
                 self._step(message, frames)
             case Reset():
@@ -255,7 +258,13 @@ class Worker:
     def _step_in_lockstep(self, call: StepCall) -> None:
         slots, actions = self._slots, self._actions_in_arena(call.dtype, self._slots)
         self._current = self._step_envs(call.request, slots, actions)
-        self._answer(call.request, slots, self._current, in_lockstep=True, call=call)
+        self._answer_call(call, slots, self._current)
+
+    def _step_part(self, call: PartCall) -> None:
+        slots = self._slots[call.first : call.first + call.count]
+        outcome = self._step_envs(call.request, slots, self._actions_in_arena(call.dtype, slots))
+        self._current = outcome if len(slots) == len(self._slots) else None
+        self._answer_call(call, slots, outcome)
 
     def _step(self, message: Step, frames: list[Buffer]) -> None:
         slots = message.slots if message.slots is not None else self._slots
@@ -298,26 +307,51 @@ class Worker:
         outcome: Outcome,
         acted: dict[str, Any] | None = None,
         in_lockstep: bool = False,
-        call: StepCall | None = None,
     ) -> None:
         assert self._rows is not None
         reply, frames = self._rows.reply(request, slots, outcome)
         if acted is not None:
             reply.acted = pack(acted, allow_pickle=False)
-        channel, arena = self._channel, self._arena
-        if not in_lockstep or arena is None or not isinstance(channel, SharedChannel):
-            channel.send(reply, frames)
-            return
-        # Whoever takes the time wants to know when each answer came.
+        if in_lockstep and self._arena is not None:
+            self._shared.leave(reply, frames)
+            self._mark(request)
+            # The head may wait for this very core.
+            os.sched_yield()
+        else:
+            self._channel.send(reply, frames)
+
+    def _answer_call(
+        self, call: StepCall | PartCall, slots: tuple[int, ...], outcome: Outcome
+    ) -> None:
+        """Silently, by a mark, where the rows are all that there is to say."""
+        arena, rows, request = self._arena, self._rows, call.request
+        assert arena is not None
+        assert isinstance(rows, ArenaRows)
+        rows.write(request, slots, outcome)
         is_timed = self._watch is not None
-        says_more = call is None or is_timed or bool(reply.infos or reply.objects)
+        # Whoever takes the time wants to know when each answer came.
+        says_more = is_timed or rows.are_not_all(outcome)
         if says_more:
-            channel.leave(reply, frames)
-        is_to_wake = arena.marks.put(self._place, request, says_more)
-        if is_to_wake or is_timed or (call is not None and call.alone):
-            channel.wake_head()
+            self._shared.leave(rows.rest(request, outcome))
+        if isinstance(call, StepCall):
+            is_to_wake = arena.marks.put(self._place, request, says_more)
+        else:
+            is_to_wake = arena.part_marks.put(self._place, call.number, request, says_more)
+        if is_to_wake or is_timed:
+            self._shared.wake_head()
         # The head may wait for this very core.
         os.sched_yield()
+
+    def _mark(self, request: int) -> None:
+        """Something else than rows alone is the answer to a call, or to all that were asked."""
+        assert self._arena is not None
+        if self._arena.marks.put(self._place, request, says_more=True):
+            self._shared.wake_head()
+
+    @property
+    def _shared(self) -> SharedChannel:
+        assert isinstance(self._channel, SharedChannel)
+        return self._channel
 
     def _return(self, request: int, values: list[Any]) -> None:
         self._channel.send(Returned(request, pack(values, allow_pickle=self._trusted)))
@@ -394,9 +428,7 @@ class Worker:
         )
         if request and self._arena is not None:
             # The others need not think that this worker will be the last to answer.
-            is_to_wake = self._arena.marks.put(self._place, request, says_more=True)
-            if is_to_wake and isinstance(self._channel, SharedChannel):
-                self._channel.wake_head()
+            self._mark(request)
 
     def leave_on(self, *signals: signal.Signals) -> None:
         """Ask the head to take the slots back when one of these arrives; it then says Close."""

@@ -1,0 +1,229 @@
+"""Partial batches of workers that share memory: calls for parts of their slots, silent answers."""
+
+import time
+
+import numpy as np
+import pytest
+
+from clusterenv import ClusterEnv
+from clusterenv.wire.marks import MAY_SPIN
+from tests.integration.envs import Walk
+from tests.integration.polling import eventually, kill
+
+_SLOW_S = 0.05
+
+pytestmark = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: no silent answers")
+
+
+class Quiet(Walk):
+    """A walk with nothing to say."""
+
+    def reset(self, **options):
+        return super().reset(**options)[0], {}
+
+    def _info(self):
+        return {}
+
+
+class Slow(Quiet):
+    """A walk whose steps take their time."""
+
+    def step(self, action):
+        time.sleep(_SLOW_S)
+        return super().step(action)
+
+
+class Slower(Slow):
+    """A walk whose steps take twice as long."""
+
+    def step(self, action):
+        time.sleep(_SLOW_S)
+        return super().step(action)
+
+
+class Talkative(Quiet):
+    """A walk that has something to say every third time."""
+
+    def _info(self):
+        return {"age": self.age} if self.age % 3 == 0 else {}
+
+
+class Stumbling(Quiet):
+    """A walk that ends with its fourth step."""
+
+    def step(self, action):
+        if self.age == 3:
+            raise ValueError("stumbled")
+        return super().step(action)
+
+
+class Stuck(Quiet):
+    """A walk whose third step takes for ever."""
+
+    def step(self, action):
+        if self.age == 2:
+            time.sleep(3600)
+        return super().step(action)
+
+
+def actions_for(slots):
+    return np.linspace(-1, 1, 2 * len(slots)).reshape(-1, 2)
+
+
+def exchange_one(envs):
+    *result, info = envs.recv()
+    envs.send(actions_for(info["env_id"]), info["env_id"])
+    return *result, info
+
+
+def note_calls_of(owner, method):
+    calls, original = [], getattr(owner, method)
+
+    def noted(*args):
+        calls.append(args)
+        return original(*args)
+
+    setattr(owner, method, noted)
+    return calls
+
+
+def answers_of(envs):
+    return envs._head._arena.part_marks.total()
+
+
+@pytest.mark.parametrize("may_spin", [True, False])
+def test_who_has_nothing_to_say_sends_no_message(may_spin):
+    with ClusterEnv(Quiet, 8, 2, batch_size=4) as envs:
+        envs._head.crew.inbox.may_spin = may_spin
+        envs.async_reset(seed=1)
+        seen = np.zeros(8, int)
+        # Whoever has not read of the reset yet is sent a message.
+        while seen.min() < 3:
+            seen[exchange_one(envs)[-1]["env_id"]] += 1
+        pumps = note_calls_of(envs._head._exchange, "pump")
+        for _ in range(50):
+            exchange_one(envs)
+        assert pumps == []
+
+
+def test_the_head_sleeps_until_there_are_enough_slots_for_a_batch():
+    with ClusterEnv([Quiet, Slow, Slower], num_workers=3, batch_size=3) as envs:
+        envs._head.crew.inbox.may_spin = False
+        envs.async_reset(seed=1)
+        for _ in range(2):
+            exchange_one(envs)
+        sleeps = note_calls_of(envs._head.crew.inbox, "_wait_for_bell")
+        for _ in range(5):
+            exchange_one(envs)
+        # Once more, if something else rang.
+        assert 5 <= len(sleeps) <= 6
+
+
+def test_a_worker_steps_one_part_while_the_user_has_the_other():
+    with ClusterEnv(Slow, 4, 1, batch_size=2) as envs:
+        envs.async_reset(seed=1)
+        for _ in range(6):
+            exchange_one(envs)
+        before, (*_, info) = answers_of(envs), envs.recv()
+        assert len(info["env_id"]) == 2
+        assert eventually(lambda: answers_of(envs) > before)
+        envs.send(actions_for([0, 1]), info["env_id"])
+        envs.recv()
+
+
+def test_quick_steps_are_not_split():
+    with ClusterEnv(Quiet, 8, 1, batch_size=4) as envs:
+        envs.async_reset(seed=1)
+        first, second = (envs.recv()[-1]["env_id"] for _ in range(2))
+        sizes = note_calls_of(envs._head._exchange._parts, "call")
+        # Both halves at once: had batches taken long, they would be two calls.
+        envs.send(actions_for(range(8)), [*first, *second])
+        envs.recv()
+        assert [len(slots) for _, _, slots, *_ in sizes] == [8]
+
+
+@pytest.mark.parametrize("make", [Quiet, Talkative, Slow])
+def test_each_slot_is_stepped_with_its_own_actions(make):
+    length = 6 if make is Slow else 40
+    with ClusterEnv(make, 5, 2, batch_size=2) as envs, ClusterEnv(Quiet, 5, 1) as expected:
+        rows = [[] for _ in range(5)]
+        envs.async_reset(seed=1)
+        while min(map(len, rows)) < length:
+            observations, *_, info = envs.recv()
+            for row, slot in enumerate(info["env_id"]):
+                rows[slot].append(observations[row])
+                if make is Talkative and len(rows[slot]) > 1:
+                    told = "_age" in info and bool(info["_age"][row])
+                    assert told == ((len(rows[slot]) - 1) % 3 == 0)
+            envs.send(actions_for(range(5))[info["env_id"]], info["env_id"])
+        for number in range(length):
+            batch = expected.step(actions_for(range(5)))[0] if number else expected.reset(seed=1)[0]
+            np.testing.assert_array_equal([stream[number] for stream in rows], batch)
+
+
+def test_a_reset_ends_what_is_under_way():
+    with ClusterEnv(Slow, 4, 2, batch_size=2) as envs, ClusterEnv(Quiet, 4, 1) as expected:
+        envs.async_reset(seed=1)
+        for _ in range(3):
+            exchange_one(envs)
+        np.testing.assert_array_equal(envs.reset(seed=3)[0], expected.reset(seed=3)[0])
+        actions = actions_for(range(4))
+        np.testing.assert_array_equal(envs.step(actions)[0], expected.step(actions)[0])
+
+
+def test_slots_may_be_sent_one_by_one_and_in_any_order():
+    with ClusterEnv(Quiet, 12, 1, batch_size=12) as envs, ClusterEnv(Quiet, 12, 1) as expected:
+        envs.async_reset(seed=1)
+        expected.reset(seed=1)
+        actions = actions_for(range(12))
+        for _ in range(3):
+            envs.recv()
+            # More than may be called for: some go by message.
+            for slot in [*range(11, 5, -1), *range(6)]:
+                envs.send(actions[slot : slot + 1], [slot])
+            batch = expected.step(actions)[0]
+        np.testing.assert_array_equal(envs.recv()[0], batch)
+
+
+def test_an_exception_is_raised_by_recv():
+    with ClusterEnv([Quiet, Quiet, Quiet, Stumbling], num_workers=2, batch_size=2) as envs:
+        envs.async_reset(seed=1)
+        with pytest.raises(ValueError, match="stumbled"):
+            for _ in range(100):
+                exchange_one(envs)
+
+
+@pytest.mark.parametrize("make", [Quiet, Slow])
+def test_the_slots_of_a_killed_worker_come_back_as_lost(make):
+    with ClusterEnv(make, 4, 2, batch_size=2) as envs:
+        pids = envs.call("pid")
+        envs.async_reset(seed=1)
+        for _ in range(6):
+            exchange_one(envs)
+        kill(pids[3])
+        lost, last = set(), {}
+        while lost < {2, 3}:
+            observations, rewards, _, truncated, info = exchange_one(envs)
+            for row, slot in enumerate(info["env_id"].tolist()):
+                if "env_lost" in info and info["_env_lost"][row]:
+                    assert truncated[row]
+                    assert rewards[row] == 0
+                    if slot in last:
+                        np.testing.assert_array_equal(observations[row], last[slot])
+                    lost.add(slot)
+                last[slot] = observations[row]
+        # And go on.
+        for _ in range(6):
+            exchange_one(envs)
+
+
+def test_a_worker_that_hangs_is_noticed():
+    with ClusterEnv(
+        [Quiet, Quiet, Quiet, Stuck], num_workers=2, batch_size=2, step_timeout_s=1.0
+    ) as envs:
+        envs.async_reset(seed=1)
+        deadline, lost = time.monotonic() + 60.0, set()
+        while 3 not in lost:
+            assert time.monotonic() < deadline
+            info = exchange_one(envs)[-1]
+            lost |= set(info["env_id"][info.get("_env_lost", np.zeros(2, bool))].tolist())
