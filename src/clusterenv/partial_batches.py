@@ -12,9 +12,11 @@ from clusterenv.head.head import Head
 from clusterenv.wire.codec import Array
 from clusterenv.wire.spaces import pick_rows
 
-# A worker with two parts of its slots steps one while the other's actions are computed. Where that
-# takes no longer than this, the second answer costs more than the waiting that it saves.
-_WORTH_PARTS_S = 2e-3
+# A worker with two parts of its slots steps one while the other's actions are computed. Where a
+# batch takes no longer than this, the second answer costs more than the waiting that it saves.
+_WORTH_PARTS_S = 2e-4
+# And this where workers have all cores: then whoever waits gives the head one.
+_WORTH_PARTS_IN_A_CROWD_S = 2e-3
 _SMOOTHING = 0.1
 
 
@@ -26,6 +28,8 @@ class PartialBatches:
         self._received: set[int] = set()
         # As many as there are batches under way.
         self._most_parts = 1 if steps_together else -(-head.num_envs // batch_size)
+        has_core = head.crew.inbox.may_spin
+        self._worth_parts_s = _WORTH_PARTS_S if has_core else _WORTH_PARTS_IN_A_CROWD_S
         self._received_at, self._seconds_per_batch = 0.0, 0.0
         if steps_together:
             self._check_for_vector_envs()
@@ -44,8 +48,8 @@ class PartialBatches:
     def reset(self, seeds: Sequence[int | None], run_seed: int) -> None:
         """Start a reset of all slots."""
         self._received.clear()
-        self._received_at, self._seconds_per_batch = time.perf_counter(), 0.0
-        self._head.reset_in_parts(seeds, run_seed, self._most_parts)
+        self._received_at = time.perf_counter()
+        self._head.reset_all(seeds, run_seed)
 
     def assert_enough_under_way(self) -> None:
         """NoAsyncCallError if ``recv`` would wait for ever."""
@@ -59,16 +63,21 @@ class PartialBatches:
 
     def receive(self) -> list[int]:
         """Wait for the first ``batch_size`` slots that are ready."""
-        slots = self._head.take_ready(self._batch_size, self._num_parts)
+        slots = self._head.take_ready(self._batch_size)
         self._received.update(slots)
-        now = time.perf_counter()
-        self._seconds_per_batch += _SMOOTHING * (now - self._received_at - self._seconds_per_batch)
-        self._received_at = now
+        self._note_time()
         return slots
+
+    def _note_time(self) -> None:
+        now = time.perf_counter()
+        # A reset or an update of the policy between two batches is no slow batch.
+        seconds = min(now - self._received_at, 2 * self._worth_parts_s)
+        self._seconds_per_batch += _SMOOTHING * (seconds - self._seconds_per_batch)
+        self._received_at = now
 
     @property
     def _num_parts(self) -> int:
-        return self._most_parts if self._seconds_per_batch > _WORTH_PARTS_S else 1
+        return self._most_parts if self._seconds_per_batch > self._worth_parts_s else 1
 
     def check(self, slots: list[int]) -> None:
         """Raise if these are not slots that the user has, each named once."""

@@ -131,15 +131,38 @@ def test_a_worker_steps_one_part_while_the_user_has_the_other():
         envs.recv()
 
 
-def test_quick_steps_are_not_split():
-    with ClusterEnv(Quiet, 8, 1, batch_size=4) as envs:
+def sizes_of_calls(envs, num_batches):
+    """For how many slots workers are called."""
+    calls = note_calls_of(envs._head._exchange._parts, "call")
+    for _ in range(num_batches):
+        exchange_one(envs)
+    return {len(slots) for _, _, slots, *_ in calls}
+
+
+def test_slots_that_come_back_together_are_stepped_in_parts_where_batches_take_long():
+    with ClusterEnv(Slow, 4, 2, batch_size=2) as envs:
         envs.async_reset(seed=1)
-        first, second = (envs.recv()[-1]["env_id"] for _ in range(2))
-        sizes = note_calls_of(envs._head._exchange._parts, "call")
-        # Both halves at once: had batches taken long, they would be two calls.
-        envs.send(actions_for(range(8)), [*first, *second])
+        sizes_of_calls(envs, 20)
+        assert sizes_of_calls(envs, 4) == {1}
+
+
+def test_slots_that_come_back_together_are_stepped_together_where_batches_are_quick():
+    with ClusterEnv(Quiet, 4, 2, batch_size=2) as envs:
+        partial = envs._partial
+        # However slow the machine is.
+        partial._note_time = lambda: None
+        envs.async_reset(seed=1)
+        assert sizes_of_calls(envs, 20) == {2}
+
+
+def test_a_pause_between_two_batches_makes_them_no_slow_ones():
+    with ClusterEnv(Quiet, 2, 1, batch_size=1) as envs:
+        envs.async_reset(seed=1)
         envs.recv()
-        assert [len(slots) for _, _, slots, *_ in sizes] == [8]
+        before = envs._partial._seconds_per_batch
+        envs._partial._received_at -= 100.0
+        envs.recv()
+        assert envs._partial._seconds_per_batch < before + 1e-3
 
 
 @pytest.mark.parametrize("make", [Quiet, Talkative, Slow])

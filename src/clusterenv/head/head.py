@@ -23,7 +23,7 @@ from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.exchange import Exchange
 from clusterenv.head.flights import Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
-from clusterenv.head.roster import Member, Roster, part_size
+from clusterenv.head.roster import Member, Roster
 from clusterenv.head.scrutiny import Scrutiny, read_description
 from clusterenv.head.snapshot import snapshot
 from clusterenv.head.staffing import Blueprint, Staffing
@@ -252,12 +252,10 @@ class Head:
             message = Reset(request, group, run_seed, given, packed)
             self._exchange.send(Flight(member, message, group))
 
-    def reset_in_parts(self, seeds: Sequence[int | None], run_seed: int, num_parts: int) -> None:
-        """Reset all slots; each worker answers for one part of its slots after the other."""
+    def reset_all(self, seeds: Sequence[int | None], run_seed: int) -> None:
+        """Reset all slots, which are ready as their workers answer."""
         self.ready.clear()
-        slots = range(self.num_envs)
-        for _, part, _ in list(self.roster.split_by_member(slots, num_parts)):
-            self.reset(part, [seeds[slot] for slot in part], None, run_seed)
+        self.reset(range(self.num_envs), seeds, None, run_seed)
 
     def step_all(self, actions: Array | list[Any]) -> None:
         """Send a step for every slot."""
@@ -341,14 +339,10 @@ class Head:
         self._exchange.raise_errors()
         return True
 
-    def take_ready(self, count: int, num_parts: int) -> list[int]:
-        """Wait until ``count`` slots have been answered; take the first of them, ascending.
-
-        Workers answer for one of ``num_parts`` of their slots at a time, or for fewer.
-        """
-        largest = part_size(self.roster.largest_share, num_parts)
+    def take_ready(self, count: int) -> list[int]:
+        """Wait until ``count`` slots have been answered; take the first of them, ascending."""
         while len(self.ready) < count:
-            if not self._exchange.wait_for_parts(count, largest, _TICK_S):
+            if not self._exchange.wait_for_parts(count, self.roster.largest_share, _TICK_S):
                 self._pump(_TICK_S if self._arena is None else 0.0)
                 self._exchange.raise_errors()
         slots = sorted(self.ready[:count])

@@ -77,15 +77,17 @@ class Lockstep:
         while inbox.wait(deadline - time.monotonic(), self._is_done):
             # The last but one rings, see Marks: the last is not far. But a bell may also ring late,
             # when all are at work again.
-            if not marks.are_several_missing(self._request):
-                inbox.spin_until(self._is_done)
-            if not inbox.is_empty():
-                break
-            if self._is_done():
+            is_done = self._is_done()
+            if not is_done and not marks.are_several_missing(self._request):
+                is_done = inbox.spin_until(self._is_done) and self._is_done()
+            if is_done:
+                # Whoever has said anything meanwhile is not silent.
                 self.is_open = False
                 for member in self._staffed:
                     member.rows += len(member.slots)
                 return True
+            if not inbox.is_empty():
+                break
         self.become_flights()
         return False
 

@@ -124,7 +124,7 @@ class Roster:
         while start < len(slots):
             slot = slots[start]
             member = self._member_by_slot[slot]
-            size = part_size(len(member.slots), num_parts)
+            size = -(-len(member.slots) // num_parts)
             place_in_part = (slot - member.slots[0]) % size
             last = min(member.slots[-1], slot - place_in_part + size - 1)
             stop = bisect.bisect_right(slots, last, start)
@@ -135,11 +135,6 @@ class Roster:
 def restart_seed(run_seed: int, slot: int, incarnation: int) -> int:
     """The seed of a slot that starts over under a replacement."""
     return int(np.random.SeedSequence((run_seed, slot, incarnation)).generate_state(1)[0])
-
-
-def part_size(count: int, num_parts: int) -> int:
-    """How many of ``count`` slots are in each of their parts, but for the last."""
-    return -(-count // num_parts)
 
 
 def shares(total: int, speeds: Sequence[float]) -> list[int]:

@@ -46,6 +46,8 @@ class SharedChannel:
         self._frames = FrameWriter(shared.frames, mailbox.frames_released)
         self._doorbell_fd, self._head_bell_fd = shared.doorbell, shared.head_bell
         self._looked_at_socket = 0.0
+        self.has_spoken = False
+        """Whether anything was sent since this was last set to False."""
         self._poller = zmq.Poller()
         self._poller.register(socket.socket, zmq.POLLIN)
         self._poller.register(shared.doorbell, zmq.POLLIN)
@@ -57,6 +59,7 @@ class SharedChannel:
 
     def leave(self, message: Message, frames: Sequence[Buffer] = ()) -> bool:
         """Send without waking the head; whether it lies in shared memory, and waits for that."""
+        self.has_spoken = True
         if isinstance(message, Reply | Warned) and self._share(message, frames):
             return True
         self._socket.send(message, frames)

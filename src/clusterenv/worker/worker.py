@@ -256,11 +256,13 @@ class Worker:
     # Work.
 
     def _step_in_lockstep(self, call: StepCall) -> None:
+        self._shared.has_spoken = False
         slots, actions = self._slots, self._actions_in_arena(call.dtype, self._slots)
         self._current = self._step_envs(call.request, slots, actions)
         self._answer_call(call, slots, self._current)
 
     def _step_part(self, call: PartCall) -> None:
+        self._shared.has_spoken = False
         slots = self._slots[call.first : call.first + call.count]
         outcome = self._step_envs(call.request, slots, self._actions_in_arena(call.dtype, slots))
         self._current = outcome if len(slots) == len(self._slots) else None
@@ -323,14 +325,14 @@ class Worker:
     def _answer_call(
         self, call: StepCall | PartCall, slots: tuple[int, ...], outcome: Outcome
     ) -> None:
-        """Silently, by a mark, where the rows are all that there is to say."""
+        """Silently, by a mark, where the rows are all, and no warning came before them."""
         arena, rows, request = self._arena, self._rows, call.request
         assert arena is not None
         assert isinstance(rows, ArenaRows)
         rows.write(request, slots, outcome)
         is_timed = self._watch is not None
         # Whoever takes the time wants to know when each answer came.
-        says_more = is_timed or rows.are_not_all(outcome)
+        says_more = is_timed or rows.are_not_all(outcome) or self._shared.has_spoken
         if says_more:
             self._shared.leave(rows.rest(request, outcome))
         if isinstance(call, StepCall):
