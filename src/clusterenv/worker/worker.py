@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import threading
 import time
-import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -36,7 +33,6 @@ from clusterenv.wire.messages import (
     Message,
     PartCall,
     Profile,
-    Raised,
     Refused,
     Reset,
     Returned,
@@ -52,9 +48,10 @@ from clusterenv.wire.values import pack, unpack
 from clusterenv.wire.worker_channel import WorkerSocket
 from clusterenv.worker import profiling
 from clusterenv.worker.acting import Acting, Workplace
+from clusterenv.worker.answers import Answers, SharedAnswers, raised
 from clusterenv.worker.description import check_autoreset_mode, describe_envs, describe_vector
 from clusterenv.worker.introduction import hello
-from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome, Rows
+from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome
 from clusterenv.worker.stepper import EnvStepper, Stepper, UserCodeError
 from clusterenv.worker.surroundings import settle
 from clusterenv.worker.vector_stepper import VectorStepper
@@ -82,7 +79,7 @@ class Worker:
         self._slots: tuple[int, ...] = ()
         self._place = 0
         self._stepper: Stepper | None = None
-        self._rows: Rows | None = None
+        self._answers: Answers | None = None
         self._arena: Arena | None = None
         self._build_message: Build | None = None
         self._acting: Acting | None = None
@@ -148,9 +145,9 @@ class Worker:
     def _do(self, message: Message, frames: list[Buffer]) -> None:
         match message:
             case StepCall():
-                self._step_in_lockstep(message)
-            case PartCall():
-                self._step_part(message)
+                self._step_as_called(message, self._slots)
+            case PartCall(first=first, count=count):
+                self._step_as_called(message, self._slots[first : first + count])
             case Step():
                 self._step(message, frames)
             case Reset():
@@ -224,7 +221,7 @@ class Worker:
         action_space = space_from_plain(unpack(message.action_space, allow_pickle=True))
         self._prepare_to_act(observation_space, action_space)
         leaves, action = leaves_of(observation_space), single_array_leaf(action_space)
-        self._rows = FrameRows(leaves, self._trusted)
+        self._answers = Answers(self._channel, FrameRows(leaves, self._trusted))
         shared = self._invitation.shared
         if shared is None or not message.arena_size:
             return ""
@@ -232,7 +229,9 @@ class Worker:
             self._arena = Arena(shared.arena, message.num_envs, message.num_places, action, leaves)
         except (OSError, ValueError) as error:
             return str(error)
-        self._rows = ArenaRows(self._arena, self._place, leaves, self._trusted)
+        assert isinstance(self._channel, SharedChannel)
+        rows = ArenaRows(self._arena, self._place, leaves, self._trusted)
+        self._answers = SharedAnswers(self._channel, self._arena, self._place, rows)
         return ""
 
     def _prepare_to_act(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
@@ -255,29 +254,31 @@ class Worker:
 
     # Work.
 
-    def _step_in_lockstep(self, call: StepCall) -> None:
-        self._shared.has_spoken = False
-        slots, actions = self._slots, self._actions_in_arena(call.dtype, self._slots)
-        self._current = self._step_envs(call.request, slots, actions)
-        self._answer_call(call, slots, self._current)
-
-    def _step_part(self, call: PartCall) -> None:
-        self._shared.has_spoken = False
-        slots = self._slots[call.first : call.first + call.count]
+    def _step_as_called(self, call: StepCall | PartCall, slots: tuple[int, ...]) -> None:
+        answers = self._answers
+        assert isinstance(answers, SharedAnswers)
+        answers.begin()
         outcome = self._step_envs(call.request, slots, self._actions_in_arena(call.dtype, slots))
         self._current = outcome if len(slots) == len(self._slots) else None
-        self._answer_call(call, slots, outcome)
+        answers.give_to_call(call, slots, outcome, is_timed=self._watch is not None)
 
     def _step(self, message: Step, frames: list[Buffer]) -> None:
         slots = message.slots if message.slots is not None else self._slots
         actions = self._actions(message, slots, frames)
         outcome = self._step_envs(message.request, slots, actions)
         self._current = outcome if message.slots is None or slots == self._slots else None
-        self._answer(message.request, slots, outcome, in_lockstep=message.slots is None)
+        if message.slots is None:
+            self._answering.give_in_lockstep(message.request, slots, outcome)
+        else:
+            self._answering.give(message.request, slots, outcome)
+
+    @property
+    def _answering(self) -> Answers:
+        assert self._answers is not None, "the head asked for work before Layout"
+        return self._answers
 
     def _step_envs(self, request: int, slots: tuple[int, ...], actions: Any) -> Outcome:
-        assert self._rows is not None
-        return self._envs.step(slots, actions, self._rows.landing(request, slots))
+        return self._envs.step(slots, actions, self._answering.rows.landing(request, slots))
 
     def _actions(self, message: Step, slots: tuple[int, ...], frames: list[Buffer]) -> Any:
         if message.actions is None:
@@ -300,60 +301,7 @@ class Worker:
         self._current = outcome if message.slots == self._slots else None
         if self._current is not None and self._acting is not None:
             self._acting.episodes_restarted(message.run_seed)
-        self._answer(message.request, message.slots, outcome)
-
-    def _answer(
-        self,
-        request: int,
-        slots: tuple[int, ...],
-        outcome: Outcome,
-        acted: dict[str, Any] | None = None,
-        in_lockstep: bool = False,
-    ) -> None:
-        assert self._rows is not None
-        reply, frames = self._rows.reply(request, slots, outcome)
-        if acted is not None:
-            reply.acted = pack(acted, allow_pickle=False)
-        if in_lockstep and self._arena is not None:
-            self._shared.leave(reply, frames)
-            self._mark(request)
-            # The head may wait for this very core.
-            os.sched_yield()
-        else:
-            self._channel.send(reply, frames)
-
-    def _answer_call(
-        self, call: StepCall | PartCall, slots: tuple[int, ...], outcome: Outcome
-    ) -> None:
-        """Silently, by a mark, where the rows are all, and no warning came before them."""
-        arena, rows, request = self._arena, self._rows, call.request
-        assert arena is not None
-        assert isinstance(rows, ArenaRows)
-        rows.write(request, slots, outcome)
-        is_timed = self._watch is not None
-        # Whoever takes the time wants to know when each answer came.
-        says_more = is_timed or rows.are_not_all(outcome) or self._shared.has_spoken
-        if says_more:
-            self._shared.leave(rows.rest(request, outcome))
-        if isinstance(call, StepCall):
-            is_to_wake = arena.marks.put(self._place, request, says_more)
-        else:
-            is_to_wake = arena.part_marks.put(self._place, call.number, request, says_more)
-        if is_to_wake or is_timed:
-            self._shared.wake_head()
-        # The head may wait for this very core.
-        os.sched_yield()
-
-    def _mark(self, request: int) -> None:
-        """Something else than rows alone is the answer to a call, or to all that were asked."""
-        assert self._arena is not None
-        if self._arena.marks.put(self._place, request, says_more=True):
-            self._shared.wake_head()
-
-    @property
-    def _shared(self) -> SharedChannel:
-        assert isinstance(self._channel, SharedChannel)
-        return self._channel
+        self._answering.give(message.request, message.slots, outcome)
 
     def _return(self, request: int, values: list[Any]) -> None:
         self._channel.send(Returned(request, pack(values, allow_pickle=self._trusted)))
@@ -383,7 +331,7 @@ class Worker:
             # Where the episode had ended before, this step only reset: what the policy made of
             # the final observation must not reach the new episode.
             acting.note_ends(current)
-        self._answer(message.request, self._slots, self._current, acted, in_lockstep=True)
+        self._answering.give_in_lockstep(message.request, self._slots, self._current, acted)
 
     def _evaluate(self, message: Evaluate) -> None:
         assert self._acting is not None
@@ -400,8 +348,8 @@ class Worker:
 
     def _profile(self, on: bool) -> dict[str, float]:
         seconds = {} if self._watch is None else self._watch.stop()
-        envs, rows = self._envs, self._rows
-        self._watch = profiling.start(self._channel, envs, rows, self._acting) if on else None
+        rows = None if self._answers is None else self._answers.rows
+        self._watch = profiling.start(self._channel, self._envs, rows, self._acting) if on else None
         return seconds
 
     # Trouble.
@@ -409,28 +357,11 @@ class Worker:
     def _report(
         self, request: int, error: BaseException, slot: int | None = None, action: Any = None
     ) -> None:
-        kind = type(error)
-        try:
-            # Not `args`: an OSError keeps its file name elsewhere.
-            reduced: Any = error.__reduce__()
-            arguments = pack(reduced[1], allow_pickle=False)
-        except Exception:  # even its repr may raise
-            arguments = b""
-        self._channel.send(
-            Raised(
-                request,
-                slot,
-                kind.__module__,
-                kind.__qualname__,
-                arguments,
-                _text(lambda: str(error)),
-                _text(lambda: "".join(traceback.format_exception(error))),
-                "" if action is None else _text(lambda: repr(action)),
-            )
-        )
-        if request and self._arena is not None:
-            # The others need not think that this worker will be the last to answer.
-            self._mark(request)
+        message = raised(request, error, slot, action)
+        if self._answers is None:
+            self._channel.send(message)
+        else:
+            self._answers.give_error(message)
 
     def leave_on(self, *signals: signal.Signals) -> None:
         """Ask the head to take the slots back when one of these arrives; it then says Close."""
@@ -453,11 +384,3 @@ class Worker:
                 self._channel.send(Warned(category.__name__, str(message)))
 
         warnings.showwarning = show
-
-
-def _text(tell: Callable[[], str]) -> str:
-    """What ``tell`` says, fit for the wire, whatever the user's object makes of it."""
-    try:
-        return tell().encode("utf-8", "backslashreplace").decode()
-    except Exception as error:
-        return f"<cannot be printed: {type(error).__name__}>"
