@@ -16,7 +16,7 @@ from clusterenv.wire.spaces import pick_rows
 # batch takes no longer than this, the second answer costs more than the waiting that it saves.
 _WORTH_PARTS_S = 2e-4
 # And this where workers have all cores: then whoever waits gives the head one.
-_WORTH_PARTS_IN_A_CROWD_S = 2e-3
+_WORTH_PARTS_IN_A_CROWD_S = 5e-3
 _SMOOTHING = 0.1
 
 
@@ -31,6 +31,7 @@ class PartialBatches:
         has_core = head.crew.inbox.may_spin
         self._worth_parts_s = _WORTH_PARTS_S if has_core else _WORTH_PARTS_IN_A_CROWD_S
         self._received_at, self._seconds_per_batch = 0.0, 0.0
+        self._num_parts, self._is_to_join_parts = 1, False
         if steps_together:
             self._check_for_vector_envs()
 
@@ -63,7 +64,10 @@ class PartialBatches:
 
     def receive(self) -> list[int]:
         """Wait for the first ``batch_size`` slots that are ready."""
-        slots = self._head.take_ready(self._batch_size)
+        under_way = self._head.num_envs - len(self._received)
+        num_awaited = under_way if self._is_to_join_parts else self._batch_size
+        slots = self._head.take_ready(self._batch_size, num_awaited)
+        self._is_to_join_parts = False
         self._received.update(slots)
         self._note_time()
         return slots
@@ -71,13 +75,17 @@ class PartialBatches:
     def _note_time(self) -> None:
         now = time.perf_counter()
         # A reset or an update of the policy between two batches is no slow batch.
-        seconds = min(now - self._received_at, 2 * self._worth_parts_s)
+        seconds = min(now - self._received_at, 4 * self._worth_parts_s)
         self._seconds_per_batch += _SMOOTHING * (seconds - self._seconds_per_batch)
         self._received_at = now
+        self._choose_parts()
 
-    @property
-    def _num_parts(self) -> int:
-        return self._most_parts if self._seconds_per_batch > self._worth_parts_s else 1
+    def _choose_parts(self) -> None:
+        if self._seconds_per_batch > self._worth_parts_s:
+            self._num_parts = self._most_parts
+        elif self._num_parts > 1 and self._seconds_per_batch < self._worth_parts_s / 2:
+            # The parts of a worker come back at different times: wait for all of them once.
+            self._num_parts, self._is_to_join_parts = 1, True
 
     def check(self, slots: list[int]) -> None:
         """Raise if these are not slots that the user has, each named once."""

@@ -1,5 +1,6 @@
 """Partial batches of workers that share memory: calls for parts of their slots, silent answers."""
 
+import math
 import time
 
 import numpy as np
@@ -100,6 +101,8 @@ def test_who_has_nothing_to_say_sends_no_message(may_spin):
         # Whoever has not read of the reset yet is sent a message.
         while seen.min() < 3:
             seen[exchange_one(envs)[-1]["env_id"]] += 1
+        # Now and then it looks who is lost.
+        envs._head._exchange._next_check = math.inf
         pumps = note_calls_of(envs._head._exchange, "pump")
         for _ in range(50):
             exchange_one(envs)
@@ -155,6 +158,26 @@ def test_slots_that_come_back_together_are_stepped_together_where_batches_are_qu
         assert sizes_of_calls(envs, 20) == {2}
 
 
+@pytest.mark.parametrize("make", [Slow, Talkative])
+def test_parts_are_joined_where_batches_have_become_quick(make):
+    with ClusterEnv(make, 8, 2, batch_size=4) as envs:
+        partial = envs._partial
+        partial._note_time = partial._choose_parts
+        envs.async_reset(seed=1)
+        partial._seconds_per_batch = 1.0
+        sizes_of_calls(envs, 6)
+        assert sizes_of_calls(envs, 4) <= {1, 2}
+        partial._seconds_per_batch = 0.0
+        sizes_of_calls(envs, 4)
+        if make is Slow:
+            assert sizes_of_calls(envs, 4) == {4}
+        # Each slot goes on, whoever had something to say meanwhile.
+        seen = np.zeros(8, int)
+        for _ in range(40 if make is Talkative else 4):
+            seen[exchange_one(envs)[-1]["env_id"]] += 1
+        assert seen.all()
+
+
 def test_a_pause_between_two_batches_makes_them_no_slow_ones():
     with ClusterEnv(Quiet, 2, 1, batch_size=1) as envs:
         envs.async_reset(seed=1)
@@ -162,7 +185,17 @@ def test_a_pause_between_two_batches_makes_them_no_slow_ones():
         before = envs._partial._seconds_per_batch
         envs._partial._received_at -= 100.0
         envs.recv()
-        assert envs._partial._seconds_per_batch < before + 1e-3
+        assert envs._partial._seconds_per_batch < before + envs._partial._worth_parts_s / 2
+
+
+@pytest.mark.parametrize("other", [Talkative, Slow, Walk])
+def test_nobody_is_forgotten_while_others_are_quick(other):
+    with ClusterEnv([Quiet, Quiet, other, other], num_workers=2, batch_size=2) as envs:
+        envs.async_reset(seed=1)
+        deadline, seen = time.monotonic() + 60.0, np.zeros(4, int)
+        while seen.min() < 10:
+            assert time.monotonic() < deadline
+            seen[exchange_one(envs)[-1]["env_id"]] += 1
 
 
 @pytest.mark.parametrize("make", [Quiet, Talkative, Slow])

@@ -110,7 +110,10 @@ class Exchange:
 
     def wait_for_parts(self, num_slots: int, largest: int, timeout_s: float) -> bool:
         """Wait until so many slots are ready; False if there is something else to hear or do."""
-        return self._parts is not None and self._parts.wait_for(num_slots, largest, timeout_s)
+        if self._parts is None or not self._parts.wait_for(num_slots, largest, timeout_s):
+            return False
+        # Others may be lost while some go on.
+        return time.monotonic() < self._next_check
 
     def _send_or_hold_back(self, flight: Flight, frames: Sequence[Buffer]) -> None:
         if flight.member.joined:

@@ -339,12 +339,20 @@ class Head:
         self._exchange.raise_errors()
         return True
 
-    def take_ready(self, count: int) -> list[int]:
-        """Wait until ``count`` slots have been answered; take the first of them, ascending."""
-        while len(self.ready) < count:
-            if not self._exchange.wait_for_parts(count, self.roster.largest_share, _TICK_S):
-                self._pump(_TICK_S if self._arena is None else 0.0)
+    def take_ready(self, count: int, num_awaited: int) -> list[int]:
+        """Wait until so many slots have been answered; take the first ``count``, ascending.
+
+        Those of more than ``count`` are taken in slot order, so worker by worker.
+        """
+        largest, is_enough = self.roster.largest_share, False
+        while not is_enough:
+            if not self._exchange.wait_for_parts(num_awaited, largest, _TICK_S):
+                is_there = len(self.ready) >= num_awaited
+                self._pump(0.0 if is_there or self._arena is not None else _TICK_S)
                 self._exchange.raise_errors()
+            is_enough = len(self.ready) >= num_awaited
+        if num_awaited > count:
+            self.ready.sort()
         slots = sorted(self.ready[:count])
         del self.ready[:count]
         return slots

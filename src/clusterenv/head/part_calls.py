@@ -74,7 +74,7 @@ class PartCalls:
         self._called.clear()
 
     def wait_for(self, num_slots: int, largest: int, timeout_s: float) -> bool:
-        """Wait until so many slots are ready; False if there is something else to hear or do.
+        """Wait until so many slots are ready; False if there is something else to hear.
 
         ``largest``: no answer is for more slots.
         """
@@ -86,10 +86,10 @@ class PartCalls:
 
         # Counted first: what comes meanwhile wakes the head earlier, not later.
         total = self._marks.total()
-        if is_done():
-            return True
-        self._marks.wake_at(total - (len(ready) - num_slots) // largest)
-        return inbox.wait(timeout_s, is_done) and inbox.is_empty()
+        if not is_done():
+            self._marks.wake_at(total - (len(ready) - num_slots) // largest)
+            inbox.wait(timeout_s, is_done)
+        return inbox.is_empty()
 
     def take(self) -> bool:
         """Whether there are answers by rows alone; their slots are ready now."""
