@@ -64,10 +64,11 @@ class PartialBatches:
 
     def receive(self) -> list[int]:
         """Wait for the first ``batch_size`` slots that are ready."""
-        under_way = self._head.num_envs - len(self._received)
-        num_awaited = under_way if self._is_to_join_parts else self._batch_size
-        slots = self._head.take_ready(self._batch_size, num_awaited)
-        self._is_to_join_parts = False
+        if self._is_to_join_parts:
+            self._is_to_join_parts = False
+            under_way = self._head.num_envs - len(self._received)
+            self._head.gather_ready(under_way, self._worth_parts_s)
+        slots = self._head.take_ready(self._batch_size)
         self._received.update(slots)
         self._note_time()
         return slots
@@ -84,7 +85,8 @@ class PartialBatches:
         if self._seconds_per_batch > self._worth_parts_s:
             self._num_parts = self._most_parts
         elif self._num_parts > 1 and self._seconds_per_batch < self._worth_parts_s / 2:
-            # The parts of a worker come back at different times: wait for all of them once.
+            # The parts of a worker come back at different times: wait for all of them once, but
+            # not for those that take long.
             self._num_parts, self._is_to_join_parts = 1, True
 
     def check(self, slots: list[int]) -> None:

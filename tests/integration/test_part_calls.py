@@ -158,24 +158,27 @@ def test_slots_that_come_back_together_are_stepped_together_where_batches_are_qu
         assert sizes_of_calls(envs, 20) == {2}
 
 
-@pytest.mark.parametrize("make", [Slow, Talkative])
-def test_parts_are_joined_where_batches_have_become_quick(make):
-    with ClusterEnv(make, 8, 2, batch_size=4) as envs:
+def test_parts_are_joined_where_batches_have_become_quick():
+    with ClusterEnv(Quiet, 8, 2, batch_size=4) as envs:
         partial = envs._partial
-        partial._note_time = partial._choose_parts
+        partial._note_time, partial._worth_parts_s = partial._choose_parts, 1.0
         envs.async_reset(seed=1)
-        partial._seconds_per_batch = 1.0
+        partial._seconds_per_batch = 2.0
         sizes_of_calls(envs, 6)
         assert sizes_of_calls(envs, 4) <= {1, 2}
         partial._seconds_per_batch = 0.0
         sizes_of_calls(envs, 4)
-        if make is Slow:
-            assert sizes_of_calls(envs, 4) == {4}
-        # Each slot goes on, whoever had something to say meanwhile.
-        seen = np.zeros(8, int)
-        for _ in range(40 if make is Talkative else 4):
+        assert sizes_of_calls(envs, 4) == {4}
+
+
+def test_parts_are_not_joined_with_those_that_take_long():
+    with ClusterEnv([Quiet, Quiet, Stuck, Stuck], num_workers=2, batch_size=2) as envs:
+        envs.async_reset(seed=1)
+        seen = np.zeros(4, int)
+        while seen[:2].min() < 10 or seen[2:].min() < 3:
             seen[exchange_one(envs)[-1]["env_id"]] += 1
-        assert seen.all()
+        envs._partial._is_to_join_parts = True
+        assert sorted(exchange_one(envs)[-1]["env_id"]) == [0, 1]
 
 
 def test_a_pause_between_two_batches_makes_them_no_slow_ones():

@@ -339,20 +339,20 @@ class Head:
         self._exchange.raise_errors()
         return True
 
-    def take_ready(self, count: int, num_awaited: int) -> list[int]:
-        """Wait until so many slots have been answered; take the first ``count``, ascending.
+    def gather_ready(self, count: int, timeout_s: float) -> None:
+        """Wait a while for so many slots; what is ready then is taken worker by worker."""
+        self._exchange.wait_for_parts(count, self.roster.largest_share, timeout_s)
+        self.ready.sort()
 
-        Those of more than ``count`` are taken in slot order, so worker by worker.
-        """
+    def take_ready(self, count: int) -> list[int]:
+        """Wait until ``count`` slots have been answered; take the first of them, ascending."""
         largest, is_enough = self.roster.largest_share, False
         while not is_enough:
-            if not self._exchange.wait_for_parts(num_awaited, largest, _TICK_S):
-                is_there = len(self.ready) >= num_awaited
+            if not self._exchange.wait_for_parts(count, largest, _TICK_S):
+                is_there = len(self.ready) >= count
                 self._pump(0.0 if is_there or self._arena is not None else _TICK_S)
                 self._exchange.raise_errors()
-            is_enough = len(self.ready) >= num_awaited
-        if num_awaited > count:
-            self.ready.sort()
+            is_enough = len(self.ready) >= count
         slots = sorted(self.ready[:count])
         del self.ready[:count]
         return slots
