@@ -88,6 +88,16 @@ def note_calls_of(owner, method):
     return calls
 
 
+def warm_up(envs):
+    """Until all that is to come by message has come."""
+    seen = np.zeros(envs.num_envs, int)
+    # Whoever has not read of the reset yet is sent a message.
+    while seen.min() < 3:
+        seen[exchange_one(envs)[-1]["env_id"]] += 1
+    # Now and then the head looks who is lost.
+    envs._head._exchange._next_check = math.inf
+
+
 def answers_of(envs):
     return envs._head._arena.part_marks.total()
 
@@ -97,12 +107,7 @@ def test_who_has_nothing_to_say_sends_no_message(may_spin):
     with ClusterEnv(Quiet, 8, 2, batch_size=4) as envs:
         envs._head.crew.inbox.may_spin = may_spin
         envs.async_reset(seed=1)
-        seen = np.zeros(8, int)
-        # Whoever has not read of the reset yet is sent a message.
-        while seen.min() < 3:
-            seen[exchange_one(envs)[-1]["env_id"]] += 1
-        # Now and then it looks who is lost.
-        envs._head._exchange._next_check = math.inf
+        warm_up(envs)
         pumps = note_calls_of(envs._head._exchange, "pump")
         for _ in range(50):
             exchange_one(envs)
@@ -164,7 +169,7 @@ def test_parts_are_joined_where_batches_have_become_quick():
         partial._note_time, partial._worth_parts_s = partial._choose_parts, 1.0
         envs.async_reset(seed=1)
         partial._seconds_per_batch = 2.0
-        sizes_of_calls(envs, 6)
+        warm_up(envs)
         assert sizes_of_calls(envs, 4) <= {1, 2}
         partial._seconds_per_batch = 0.0
         sizes_of_calls(envs, 4)

@@ -341,7 +341,10 @@ class Head:
 
     def gather_ready(self, count: int, timeout_s: float) -> None:
         """Wait a while for so many slots; what is ready then is taken worker by worker."""
-        self._exchange.wait_for_parts(count, self.roster.largest_share, timeout_s)
+        largest, deadline = self.roster.largest_share, time.monotonic() + timeout_s
+        while len(self.ready) < count and (left_s := deadline - time.monotonic()) > 0:
+            if not self._exchange.wait_for_parts(count, largest, left_s):
+                break
         self.ready.sort()
 
     def take_ready(self, count: int) -> list[int]:
