@@ -2,12 +2,14 @@
 
 import math
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 
 from clusterenv import ClusterEnv
 from clusterenv.wire.marks import MAY_SPIN
+from tests.integration import troubles
 from tests.integration.envs import Walk
 from tests.integration.polling import eventually, kill
 
@@ -61,9 +63,13 @@ class Stumbling(Quiet):
 class Stuck(Quiet):
     """A walk whose third step takes for ever."""
 
+    def __init__(self, get_stuck=troubles.sleep_forever):
+        super().__init__()
+        self.get_stuck = get_stuck
+
     def step(self, action):
         if self.age == 2:
-            time.sleep(3600)
+            self.get_stuck()
         return super().step(action)
 
 
@@ -118,13 +124,12 @@ def test_the_head_sleeps_until_there_are_enough_slots_for_a_batch():
     with ClusterEnv([Quiet, Slow, Slower], num_workers=3, batch_size=3) as envs:
         envs._head.crew.inbox.may_spin = False
         envs.async_reset(seed=1)
-        for _ in range(2):
-            exchange_one(envs)
+        warm_up(envs)
         sleeps = note_calls_of(envs._head.crew.inbox, "_wait_for_bell")
         for _ in range(5):
             exchange_one(envs)
-        # Once more, if something else rang.
-        assert 5 <= len(sleeps) <= 6
+        # For each answer it would be up to three times as often. Once more, if something else rang.
+        assert len(sleeps) <= 6
 
 
 def test_a_worker_steps_one_part_while_the_user_has_the_other():
@@ -156,22 +161,21 @@ def test_slots_that_come_back_together_are_stepped_in_parts_where_batches_take_l
 
 def test_slots_that_come_back_together_are_stepped_together_where_batches_are_quick():
     with ClusterEnv(Quiet, 4, 2, batch_size=2) as envs:
-        partial = envs._partial
         # However slow the machine is.
-        partial._note_time = lambda: None
+        envs._partial._note_time = lambda: None
         envs.async_reset(seed=1)
         assert sizes_of_calls(envs, 20) == {2}
 
 
 def test_parts_are_joined_where_batches_have_become_quick():
     with ClusterEnv(Quiet, 8, 2, batch_size=4) as envs:
-        partial = envs._partial
-        partial._note_time, partial._worth_parts_s = partial._choose_parts, 1.0
+        batches = envs._partial
+        batches._note_time, batches._worth_parts_s = batches._choose_parts, 1.0
         envs.async_reset(seed=1)
-        partial._seconds_per_batch = 2.0
+        batches._seconds_per_batch = 2.0
         warm_up(envs)
         assert sizes_of_calls(envs, 4) <= {1, 2}
-        partial._seconds_per_batch = 0.0
+        batches._seconds_per_batch = 0.0
         sizes_of_calls(envs, 4)
         assert sizes_of_calls(envs, 4) == {4}
 
@@ -281,10 +285,10 @@ def test_the_slots_of_a_killed_worker_come_back_as_lost(make):
             exchange_one(envs)
 
 
-def test_a_worker_that_hangs_is_noticed():
-    with ClusterEnv(
-        [Quiet, Quiet, Quiet, Stuck], num_workers=2, batch_size=2, step_timeout_s=1.0
-    ) as envs:
+@pytest.mark.parametrize("get_stuck", [troubles.sleep_forever, troubles.hold_the_gil])
+def test_a_worker_that_hangs_is_noticed_while_others_are_quick(get_stuck):
+    makers = [Quiet, Quiet, Quiet, partial(Stuck, get_stuck)]
+    with ClusterEnv(makers, num_workers=2, batch_size=2, step_timeout_s=1.0) as envs:
         envs.async_reset(seed=1)
         deadline, lost = time.monotonic() + 60.0, set()
         while 3 not in lost:
