@@ -44,6 +44,18 @@ class Slower(Slow):
         return super().step(action)
 
 
+class Gated(Quiet):
+    """A walk whose steps wait until there is a file."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.gate = gate
+
+    def step(self, action):
+        assert eventually(self.gate.exists)
+        return super().step(action)
+
+
 class Talkative(Quiet):
     """A walk that has something to say every third time."""
 
@@ -132,16 +144,17 @@ def test_the_head_sleeps_until_there_are_enough_slots_for_a_batch():
         assert len(sleeps) <= 6
 
 
-def test_a_worker_steps_one_part_while_the_user_has_the_other():
-    with ClusterEnv(Slow, 4, 1, batch_size=2) as envs:
+def test_a_worker_steps_one_part_while_the_user_has_the_other(tmp_path):
+    gate = tmp_path / "open"
+    makers = [Quiet, Quiet, partial(Gated, gate), partial(Gated, gate)]
+    with ClusterEnv(makers, num_workers=1, batch_size=2) as envs:
         envs.async_reset(seed=1)
-        for _ in range(6):
-            exchange_one(envs)
-        before, (*_, info) = answers_of(envs), envs.recv()
-        assert len(info["env_id"]) == 2
+        for slots in [envs.recv()[-1]["env_id"] for _ in range(2)]:
+            envs.send(actions_for(slots), slots)
+        assert envs.recv()[-1]["env_id"].tolist() == [0, 1]
+        before = answers_of(envs)
+        gate.touch()
         assert eventually(lambda: answers_of(envs) > before)
-        envs.send(actions_for([0, 1]), info["env_id"])
-        envs.recv()
 
 
 def sizes_of_calls(envs, num_batches):
