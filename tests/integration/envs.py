@@ -1,4 +1,4 @@
-"""A walk on which nothing goes wrong, one on which something does, and one with a burden."""
+"""A walk on which nothing goes wrong, one without words, one in trouble, one with a burden."""
 
 import os
 from pathlib import Path
@@ -37,6 +37,16 @@ class Walk(gym.Env):
 
     def pid(self):
         return os.getpid()
+
+
+class Quiet(Walk):
+    """A walk with nothing to say."""
+
+    def reset(self, **options):
+        return super().reset(**options)[0], {}
+
+    def _info(self):
+        return {}
 
 
 class Troubled(Walk):

@@ -8,18 +8,11 @@ import pytest
 
 from clusterenv import ClusterEnv
 from clusterenv.wire.marks import MAY_SPIN
-from tests.integration.envs import Walk
+from tests.integration.envs import Quiet, Walk
 
 _SLOW_S = 0.2
 
 ordered = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: no silent answers")
-
-
-class Quiet(Walk):
-    """A walk with nothing to say."""
-
-    def _info(self):
-        return {}
 
 
 class Slow(Quiet):

@@ -10,22 +10,12 @@ import pytest
 from clusterenv import ClusterEnv
 from clusterenv.wire.marks import MAY_SPIN
 from tests.integration import troubles
-from tests.integration.envs import Walk
+from tests.integration.envs import Quiet, Walk
 from tests.integration.polling import eventually, kill
 
 _SLOW_S = 0.05
 
 pytestmark = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: no silent answers")
-
-
-class Quiet(Walk):
-    """A walk with nothing to say."""
-
-    def reset(self, **options):
-        return super().reset(**options)[0], {}
-
-    def _info(self):
-        return {}
 
 
 class Slow(Quiet):
