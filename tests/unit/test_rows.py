@@ -5,6 +5,8 @@ import os
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import read_arrays
@@ -72,6 +74,30 @@ def test_rows_of_other_slots_are_left_alone():
     arena.observations[0][:] = 7
     rows.reply(1, (1, 3), outcome_of([np.zeros(2), np.zeros(2)]))
     assert arena.observations[0][[0, 2, 4]].tolist() == [[7, 7]] * 3
+
+
+some_slots = st.sets(st.integers(0, NUM_ENVS - 1), min_size=1).map(sorted).map(tuple)
+ends = st.sampled_from(["answered", "answered and idle", "killed"])
+
+
+@given(st.lists(st.tuples(some_slots, ends), max_size=20))
+@example([((2,), "answered"), ((0,), "answered and idle"), ((2,), "killed")])
+def test_what_a_killed_worker_wrote_without_an_answer_is_taken_back(writes):
+    space = spaces.Box(0, 99, (2,))
+    rows, arena = rows_for(space, "arena")
+    expected = np.zeros(NUM_ENVS)
+    for request, (slots, end) in enumerate(writes, start=1):
+        rows.reply(request, slots, outcome_of([np.full(2, request)] * len(slots)))
+        if end == "killed":
+            arena.take_back(slots, place=0, request=request)
+            rows = ArenaRows(arena, 0, leaves_of(space), trusted=False)
+        else:
+            expected[list(slots)] = request
+        if end == "answered and idle":
+            rows.keep()
+            # It may be killed right now: what was answered stays.
+            arena.take_back(slots, place=0, request=request)
+        assert (arena.observations[0] == expected[:, None]).all()
 
 
 @every_kind

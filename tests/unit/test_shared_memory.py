@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterenv.wire.arena import Arena
-from clusterenv.wire.marks import MOST_PARTS
+from clusterenv.wire.marks import MAY_SPIN, MOST_PARTS
 from clusterenv.wire.messages import PartCall, StepCall
 from clusterenv.wire.shared_memory import Mailbox, Ring, allocate
 from clusterenv.wire.spaces import Leaf, leaves_of
@@ -181,6 +181,21 @@ def test_a_call_is_taken_once(mailbox_fd, dtype):
     assert worker.take_call() == StepCall(7, dtype)
     assert worker.take_call() is None
     assert not worker.has_mail()
+
+
+@pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: nobody spins")
+def test_a_worker_that_looks_out_for_steps_takes_those_alone(mailbox_fd):
+    head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
+    assert worker.wait_for_step_call(1e-4) is None
+    head.call(7, "<f4")
+    # Said after the call, and heard after it.
+    head.to_worker.push(b"later")
+    assert worker.wait_for_step_call(_PATIENCE_S) == StepCall(7, "<f4")
+    assert worker.wait_for_step_call(_PATIENCE_S) is None
+    assert worker.to_worker.pop() == b"later"
+    head.call_part(8, "<f4", 0, 1)
+    assert worker.wait_for_step_call(_PATIENCE_S) is None
+    assert isinstance(worker.take_call(), PartCall)
 
 
 def test_calls_for_parts_are_taken_in_their_order(mailbox_fd):

@@ -125,14 +125,12 @@ class Window:
         self.rewards = arena.rewards[rows]
         self.terminated, self.truncated = arena.terminated[rows], arena.truncated[rows]
         self.observations = [None if a is None else a[rows] for a in arena.observations]
-        self._arena = arena
         self._now_and_before = [(now[rows], before[rows]) for now, before in arena.now_and_before]
 
-    def begin_to_write(self, place: int, request: int) -> None:
-        """As the arena's, for these rows."""
+    def keep(self) -> None:
+        """Keep what these rows say, for the case that their worker is killed while it writes."""
         for now, before in self._now_and_before:
             np.copyto(before, now)
-        self._arena.note_write(place, request)
 
 
 def _row_bytes(leaf: Leaf) -> int:

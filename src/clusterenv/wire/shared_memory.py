@@ -182,12 +182,15 @@ class Mailbox:
     def take_call(self) -> StepCall | PartCall | None:
         """The oldest call that was not taken yet."""
         notes = self._notes
-        request = notes[self._CALLED]
-        if request == notes[self._TAKEN]:
+        if notes[self._CALLED] == notes[self._TAKEN]:
             return None
         if notes[self._PARTS_CALLED] != notes[self._PARTS_TAKEN]:
             return self._take_part()
-        notes[self._TAKEN] = request
+        return self._take_step()
+
+    def _take_step(self) -> StepCall:
+        notes = self._notes
+        request = notes[self._TAKEN] = notes[self._CALLED]
         return StepCall(request, _dtype_of(notes[self._DTYPE]))
 
     def _take_part(self) -> PartCall:
@@ -200,6 +203,23 @@ class Mailbox:
         notes[self._PARTS_TAKEN] = taken + 1
         notes[self._TAKEN] = request
         return call
+
+    def wait_for_step_call(self, seconds: float) -> StepCall | None:
+        """Look again and again, yielding the core, for a call to step all slots.
+
+        None after ``seconds``, or if there is any other mail.
+        """
+        if not MAY_SPIN:
+            return None
+        notes, is_empty, deadline = self._notes, self.to_worker.is_empty, 0.0
+        while notes[self._CALLED] == notes[self._TAKEN]:
+            now = time.perf_counter()
+            deadline = deadline or now + seconds
+            if now > deadline or not is_empty():
+                return None
+            os.sched_yield()
+        is_part = notes[self._PARTS_CALLED] != notes[self._PARTS_TAKEN]
+        return None if is_part else self._take_step()
 
     def has_mail(self) -> bool:
         """Whether there is something for the worker."""

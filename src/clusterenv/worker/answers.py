@@ -1,4 +1,4 @@
-"""How a worker answers: by a message, or silently where its rows are all there is to say."""
+"""How a worker answers a message; calls without one are answered in :mod:`called_steps`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from clusterenv.wire.arena import Arena
 from clusterenv.wire.channel import Channel, SharedChannel
 from clusterenv.wire.codec import Buffer
-from clusterenv.wire.messages import PartCall, Raised, StepCall, Stepped
+from clusterenv.wire.marks import Marks
+from clusterenv.wire.messages import Raised, Stepped
 from clusterenv.wire.values import pack
 from clusterenv.worker.rows import ArenaRows, Outcome, Rows
 
@@ -49,37 +49,14 @@ class Answers:
 class SharedAnswers(Answers):
     """Of a worker whose rows are in memory that it shares with the head."""
 
-    def __init__(self, channel: SharedChannel, arena: Arena, place: int, rows: ArenaRows) -> None:
+    def __init__(self, channel: SharedChannel, marks: Marks, place: int, rows: ArenaRows) -> None:
         super().__init__(channel, rows)
-        self._shared, self._arena, self._place, self._rows = channel, arena, place, rows
+        self._shared, self._marks, self._place = channel, marks, place
 
     def _send_in_lockstep(self, reply: Stepped, frames: Sequence[Buffer]) -> None:
         self._shared.leave(reply, frames)
         self._mark(reply.request)
         # The head may wait for this very core.
-        os.sched_yield()
-
-    def begin(self) -> None:
-        """Of a call: nothing has been said yet."""
-        self._shared.has_spoken = False
-
-    def give_to_call(
-        self, call: StepCall | PartCall, slots: tuple[int, ...], outcome: Outcome, is_timed: bool
-    ) -> None:
-        """Silently, by a mark, where the rows are all, and no warning came before them."""
-        rows, marks, request = self._rows, self._arena.marks, call.request
-        rows.write(request, slots, outcome)
-        # Whoever takes the time wants to know when each answer came.
-        says_more = is_timed or self._shared.has_spoken or rows.are_not_all(outcome)
-        if says_more:
-            self._shared.leave(rows.rest(request, outcome))
-        if isinstance(call, StepCall):
-            is_to_wake = marks.put(self._place, request, says_more)
-        else:
-            parts = self._arena.part_marks
-            is_to_wake = parts.put(self._place, call.number, request, says_more)
-        if is_to_wake or is_timed:
-            self._shared.wake_head()
         os.sched_yield()
 
     def give_error(self, raised: Raised) -> None:
@@ -89,7 +66,7 @@ class SharedAnswers(Answers):
             self._mark(raised.request)
 
     def _mark(self, request: int) -> None:
-        if self._arena.marks.put(self._place, request, says_more=True):
+        if self._marks.put(self._place, request, says_more=True):
             self._shared.wake_head()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,8 +15,6 @@ from clusterenv.wire.messages import Stepped
 from clusterenv.wire.spaces import Leaf
 from clusterenv.wire.values import pack
 
-# To stack small ones afterwards, all at once, costs less.
-_WORTH_LANDING_BYTES = 1 << 10
 # Of all or some slots, always the same: more would come of single slots that are sent as they like.
 _MOST_WINDOWS = 64
 
@@ -39,7 +36,7 @@ class Outcome:
     none_ended: bool = False
     """Known already: not one of the flags is set."""
     landed: bool = False
-    """The observations are in the array that they were to go to."""
+    """All columns are in the arrays that they were to go to."""
 
     def column(self, leaf: Leaf) -> Any:
         """The values of one leaf, one per slot."""
@@ -51,42 +48,47 @@ class Outcome:
 
 
 class Landing:
-    """An array to which observations go one by one, each while it is still in the cache."""
+    """Rows to which the results of single envs go one by one, each while it is in the cache.
 
-    def __init__(self, array: Array, leaf: Leaf) -> None:
-        self.array, self._leaf = array, leaf
-        self._dtype, self._shape = array.dtype, leaf.shape
+    Kept until all envs have stepped, they would drive out of the cache what the next env needs.
+    """
+
+    def __init__(
+        self, observations: Array, rewards: Array, terminated: Array, truncated: Array, leaf: Leaf
+    ) -> None:
+        self.observations, self.terminated, self.truncated = observations, terminated, truncated
+        # To set a single number costs less than in an array.
+        self.rewards = rewards.data
+        self.dtype, self.shape = observations.dtype, leaf.shape
+        self._leaf = leaf
+        self.outcome = Outcome(
+            observations, rewards, terminated, truncated, batched=True, landed=True
+        )
 
     @staticmethod
-    def is_worth_it(leaves: Sequence[Leaf]) -> bool:
-        """Whether observations are one array that is not small."""
-        leaf, *others = leaves or (None,)
-        if leaf is None or others or leaf.path or leaf.dtype is None:
+    def is_possible(leaves: Sequence[Leaf]) -> bool:
+        """Whether an observation is a single array (single numbers are quicker stacked)."""
+        if len(leaves) != 1 or leaves[0].path:
             return False
-        return math.prod(leaf.shape) * leaf.dtype.itemsize >= _WORTH_LANDING_BYTES
+        return leaves[0].dtype is not None and leaves[0].shape != ()
 
     @staticmethod
     def of_size(count: int, leaf: Leaf) -> Landing:
-        """In an array of its own."""
-        return Landing(np.empty((count, *leaf.shape), leaf.dtype), leaf)
+        """In arrays of its own."""
+        terminated, truncated = np.empty((2, count), np.bool_)
+        observations = np.empty((count, *leaf.shape), leaf.dtype)
+        return Landing(observations, np.empty(count), terminated, truncated, leaf)
 
     def put(self, row: int, observation: Any) -> None:
-        """Copy it, or say why it does not fit."""
-        if (
-            type(observation) is np.ndarray
-            and observation.dtype == self._dtype
-            and observation.shape == self._shape
-        ):
-            self.array[row] = observation
-        else:
-            fill(self.array[row : row + 1], [observation], self._leaf)
+        """One that is not quite as it should be: copy it, or say why it does not fit."""
+        fill(self.observations[row : row + 1], [observation], self._leaf)
 
 
 class Rows(Protocol):
     """Takes an outcome and makes the reply of it."""
 
     def landing(self, request: int, slots: Sequence[int]) -> Landing | None:
-        """Where the observations of a step may go one by one, if that is worth it."""
+        """Where the results of a step may go one by one, if they can."""
 
     def reply(
         self, request: int, slots: Sequence[int], outcome: Outcome
@@ -99,24 +101,17 @@ class FrameRows:
 
     def __init__(self, leaves: Sequence[Leaf], trusted: bool) -> None:
         self._leaves, self._trusted = leaves, trusted
-        self._lands = Landing.is_worth_it(leaves)
+        self._lands = Landing.is_possible(leaves)
 
     def landing(self, request: int, slots: Sequence[int]) -> Landing | None:
-        """In an array that is going to be a frame."""
+        """In arrays that are going to be frames."""
         return Landing.of_size(len(slots), self._leaves[0]) if self._lands else None
 
     def reply(
         self, request: int, slots: Sequence[int], outcome: Outcome
     ) -> tuple[Stepped, list[Buffer]]:
         """Fresh arrays each time: libzmq reads them after this returns."""
-        count = len(slots)
-        arrays: list[Array] = [
-            np.empty(count),
-            np.empty(count, np.bool_),
-            np.empty(count, np.bool_),
-        ]
-        fill_flags(arrays[0], arrays[1], arrays[2], outcome)
-        arrays += _stack(self._leaves, outcome, count)
+        arrays = _columns(outcome, len(slots)) + _stack(self._leaves, outcome, len(slots))
         objects, infos = _pack_rest(self._leaves, outcome, self._trusted)
         headers = tuple(header_of(array) for array in arrays)
         return Stepped(request, headers, objects, infos), [frame_of(array) for array in arrays]
@@ -128,20 +123,18 @@ class ArenaRows:
     def __init__(self, arena: Arena, place: int, leaves: Sequence[Leaf], trusted: bool) -> None:
         self._arena, self._place = arena, place
         self._leaves, self._trusted = leaves, trusted
-        self._lands = Landing.is_worth_it(leaves)
+        self._lands = Landing.is_possible(leaves)
         self._has_objects = any(not leaf.is_array for leaf in leaves)
-        self._windows: dict[tuple[int, int], Window] = {}
+        self._windows: dict[tuple[int, int], tuple[Window, Landing | None]] = {}
+        self._written: Window | None = None
+        self._kept: Window | None = None
 
     def landing(self, request: int, slots: Sequence[int]) -> Landing | None:
         """In the arena itself, where the slots are neighbours."""
-        if not self._lands:
-            return None
-        window = self._window_of(slots)
-        array = None if window is None else window.observations[0]
-        if window is None or array is None:
-            return Landing.of_size(len(slots), self._leaves[0])
-        window.begin_to_write(self._place, request)
-        return Landing(array, self._leaves[0])
+        window, landing = self._window_of(slots)
+        if window is not None and landing is not None:
+            self._begin_to_write(window, request)
+        return landing
 
     def reply(
         self, request: int, slots: Sequence[int], outcome: Outcome
@@ -152,17 +145,33 @@ class ArenaRows:
 
     def write(self, request: int, slots: Sequence[int], outcome: Outcome) -> None:
         """Write the rows, unless they are there already."""
-        window = self._window_of(slots)
+        if outcome.landed:
+            return
+        window, _ = self._window_of(slots)
         if window is None:
+            self._kept = self._written = None
             self._arena.begin_to_write(slots, self._place, request)
             self._scatter(list(slots), outcome)
-        else:
-            if not outcome.landed:
-                window.begin_to_write(self._place, request)
-                for leaf, array in zip(self._leaves, window.observations, strict=True):
-                    if array is not None:
-                        fill(array, outcome.column(leaf), leaf)
-            fill_flags(window.rewards, window.terminated, window.truncated, outcome)
+            return
+        self._begin_to_write(window, request)
+        for leaf, array in zip(self._leaves, window.observations, strict=True):
+            if array is not None:
+                fill(array, outcome.column(leaf), leaf)
+        fill_flags(window.rewards, window.terminated, window.truncated, outcome)
+
+    def _begin_to_write(self, window: Window, request: int) -> None:
+        if self._kept is not window:
+            window.keep()
+        self._written, self._kept = window, None
+        self._arena.note_write(self._place, request)
+
+    def keep(self) -> None:
+        """What was written last is answered: keep it already now, while nobody waits for it."""
+        # From now on there is nothing to take back.
+        self._arena.note_write(self._place, 0)
+        if self._written is not None:
+            self._written.keep()
+            self._written, self._kept = None, self._written
 
     def are_not_all(self, outcome: Outcome) -> bool:
         """Whether there is more to say than what the rows do."""
@@ -172,16 +181,22 @@ class ArenaRows:
         """What the rows do not say."""
         return Stepped(request, (), *_pack_rest(self._leaves, outcome, self._trusted))
 
-    def _window_of(self, slots: Sequence[int]) -> Window | None:
+    def _window_of(self, slots: Sequence[int]) -> tuple[Window | None, Landing | None]:
         first, last = slots[0], slots[-1]
         if last - first + 1 != len(slots):
-            return None
-        window = self._windows.get((first, last))
-        if window is None:
-            if len(self._windows) == _MOST_WINDOWS:
-                self._windows.clear()
-            window = self._windows[first, last] = Window(self._arena, slice(first, last + 1))
-        return window
+            return None, None
+        return self._windows.get((first, last)) or self._open(first, last)
+
+    def _open(self, first: int, last: int) -> tuple[Window, Landing | None]:
+        if len(self._windows) == _MOST_WINDOWS:
+            self._windows.clear()
+        window, landing = Window(self._arena, slice(first, last + 1)), None
+        array = window.observations[0] if self._lands else None
+        if array is not None:
+            columns = (window.rewards, window.terminated, window.truncated)
+            landing = Landing(array, *columns, self._leaves[0])
+        self._windows[first, last] = window, landing
+        return window, landing
 
     def _scatter(self, rows: list[int], outcome: Outcome) -> None:
         arena = self._arena
@@ -191,6 +206,15 @@ class ArenaRows:
         arrays = [array for array in arena.observations if array is not None]
         for array, values in zip(arrays, _stack(self._leaves, outcome, len(rows)), strict=True):
             array[rows] = values
+
+
+def _columns(outcome: Outcome, count: int) -> list[Array]:
+    """Rewards and flags."""
+    if outcome.landed:
+        return [outcome.rewards, outcome.terminated, outcome.truncated]  # type: ignore[list-item]
+    arrays: list[Array] = [np.empty(count), np.empty(count, np.bool_), np.empty(count, np.bool_)]
+    fill_flags(arrays[0], arrays[1], arrays[2], outcome)
+    return arrays
 
 
 def _stack(leaves: Sequence[Leaf], outcome: Outcome, count: int) -> list[Array]:

@@ -40,7 +40,7 @@ class Sampler:
     ) -> None:
         self._stepper, self._slots, self._translator = stepper, slots, translator
         self._made_progress = made_progress
-        self._lands = Landing.is_worth_it(translator.leaves)
+        self._lands = Landing.is_possible(translator.leaves)
         self._column = {slot: column for column, slot in enumerate(slots)}
         self._rng = SlotRandom(0, slots)
         self._step = 0
@@ -77,11 +77,13 @@ class Sampler:
             # Copies: a policy may write to what it is given, and the record must not change.
             acted = self._act(policy, translator.join([array[t].copy() for array in observations]))
             actions, targets = translator.rows_of(acted.actions), [a[t + 1] for a in observations]
-            landing = Landing(targets[0], translator.leaves[0]) if self._lands else None
+            columns, landing = (rewards[t], terminated[t], truncated[t]), None
+            if self._lands:
+                landing = Landing(targets[0], *columns, translator.leaves[0])
             current = self._stepper.step_for_rollout(self._slots, actions, landing)
             if not current.landed:
                 translator.put(targets, current)
-            fill_flags(rewards[t], terminated[t], truncated[t], current)
+                fill_flags(*columns, current)
             self._made_progress()
             acts.append(acted)
             if not current.none_ended:

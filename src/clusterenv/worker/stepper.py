@@ -7,11 +7,14 @@ from copy import deepcopy
 from typing import Any, Protocol
 
 import gymnasium
+import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.worker.rows import Landing, Outcome
 
 Notes = Any  # something with item assignment: a shared memoryview, or a list
+Ended = dict[int, tuple[Any, dict[str, Any]]]
+"""The rows whose episodes have ended, with the last observation and info of each."""
 
 
 class UserCodeError(Exception):
@@ -33,7 +36,7 @@ class Stepper(Protocol):
     def step(
         self, slots: Sequence[int], actions: Sequence[Any], landing: Landing | None = None
     ) -> Outcome:
-        """Step these slots, one action each; the observations may go to ``landing``."""
+        """Step these slots, one action each; the results may go to ``landing``."""
 
     def step_for_rollout(
         self, slots: Sequence[int], actions: Sequence[Any], landing: Landing | None = None
@@ -110,68 +113,76 @@ class EnvStepper:
         landing: Landing | None,
     ) -> Outcome:
         if landing is None:
-            columns, finals = self._run(slots, actions)
-            observations, rewards, terminated, truncated, infos = columns
+            outcome, ended = self._run(slots, actions)
         else:
-            columns, finals = self._run_and_land(slots, actions, landing)
-            observations, (rewards, terminated, truncated, infos) = landing.array, columns
-        landed = landing is not None
-        outcome = Outcome(
-            observations,
-            rewards,
-            terminated,
-            truncated,
-            batched=landed,
-            none_ended=not finals,
-            landed=landed,
-        )
-        if any(infos):
-            outcome.infos = [(slots[row], info) for row, info in enumerate(infos) if info]
-        if not finals:
+            outcome, ended = self._run_and_land(slots, actions, landing)
+        outcome.none_ended = not ended
+        if not ended:
             return outcome
         if mode is AutoresetMode.SAME_STEP:
-            self._reset_at_once(slots, finals, infos, landing, outcome)
+            self._reset_at_once(slots, ended, landing, outcome)
         else:
-            for row in finals:
+            for row in ended:
                 self._next[slots[row]] = self._after_the_end(slots[row])
         return outcome
 
-    def _run(self, slots: Sequence[int], actions: Sequence[Any]) -> tuple[Any, dict[int, Any]]:
-        """What the envs return, by column, and the last observations of episodes, by row."""
+    def _run(self, slots: Sequence[int], actions: Sequence[Any]) -> tuple[Outcome, Ended]:
+        """Step the envs; which episodes have ended."""
         notes, what_next, action, results = self._notes, self._next, None, []
         try:
-            # Every step of every env goes through these lines: what can be done for all before or
-            # after is done there. (Between two envs, the code that takes a row out of an array has
-            # left the caches each time.)
             for slot, action in zip(slots, list(actions), strict=True):
                 notes[0] = slot + 1
                 results.append(what_next[slot](action))
         except Exception as error:
             raise UserCodeError(notes[0] - 1, action) from error
         try:
-            observations, _, terminated, truncated, _ = columns = [*zip(*results, strict=True)]
-            return columns, {row: observations[row] for row in _ended(terminated, truncated)}
+            observations, rewards, terminated, truncated, infos = zip(*results, strict=True)
+            ended = {row: (observations[row], infos[row]) for row in _ended(terminated, truncated)}
         except (TypeError, ValueError):
             _blame(slots, actions, results)
             raise
+        outcome = Outcome(observations, rewards, terminated, truncated)
+        if any(infos):
+            outcome.infos = [pair for pair in zip(slots, infos, strict=True) if pair[1]]
+        return outcome, ended
 
     def _run_and_land(
         self, slots: Sequence[int], actions: Sequence[Any], landing: Landing
-    ) -> tuple[Any, dict[int, Any]]:
-        """The same, but observations land, and only those that are an episode's last are kept."""
-        notes, what_next, action = self._notes, self._next, None
-        results, finals = [], {}
+    ) -> tuple[Outcome, Ended]:
+        """The same, but all that an env returns goes at once to where it belongs."""
+        notes, what_next, action, row = self._notes, self._next, None, 0
+        observations, rewards = landing.observations, landing.rewards
+        dtype, shape = landing.dtype, landing.shape
+        infos: list[tuple[int, dict[str, Any]]] = []
+        ended: Ended = {}
+        landing.terminated.fill(False)
+        landing.truncated.fill(False)
         try:
-            for row, (slot, action) in enumerate(zip(slots, list(actions), strict=True)):
+            # Every step of every env goes through these lines: what can be done for all before or
+            # after is done there. (Between two envs, the code that takes a row out of an array has
+            # left the caches each time.)
+            for slot, action in zip(slots, list(actions), strict=True):
                 notes[0] = slot + 1
                 observation, reward, terminated, truncated, info = what_next[slot](action)
-                landing.put(row, observation)
-                results.append((reward, terminated, truncated, info))
+                if (
+                    type(observation) is np.ndarray
+                    and observation.dtype is dtype
+                    and observation.shape == shape
+                ):
+                    observations[row] = observation
+                else:
+                    landing.put(row, observation)
+                rewards[row] = reward
                 if terminated or truncated:
-                    finals[row] = observation
+                    landing.terminated[row], landing.truncated[row] = terminated, truncated
+                    ended[row] = observation, info
+                if info:
+                    infos.append((slot, info))
+                row += 1
         except Exception as error:
             raise UserCodeError(notes[0] - 1, action) from error
-        return zip(*results, strict=True), finals
+        landing.outcome.infos = infos
+        return landing.outcome, ended
 
     def _after_the_end(self, slot: int) -> Callable[[Any], tuple[Any, float, bool, bool, Any]]:
         """What stands in for ``step`` once an episode is over."""
@@ -189,23 +200,18 @@ class EnvStepper:
         return reset
 
     def _reset_at_once(
-        self,
-        slots: Sequence[int],
-        finals: dict[int, Any],
-        infos: Sequence[Any],
-        landing: Landing | None,
-        outcome: Outcome,
+        self, slots: Sequence[int], ended: Ended, landing: Landing | None, outcome: Outcome
     ) -> None:
         if landing is None:
             outcome.observations = list(outcome.observations)
         put = outcome.observations.__setitem__ if landing is None else landing.put
         # The head adds a slot's infos in this order: the final ones, then those of the reset.
         all_infos, by_slot = [], dict(outcome.infos)
-        for row, observation in finals.items():
+        for row, (observation, info) in ended.items():
             slot = slots[row]
             self._notes[0] = slot + 1
             # Copied: some envs hand out the same buffer again at reset.
-            final = {"final_obs": deepcopy(observation), "final_info": deepcopy(infos[row])}
+            final = {"final_obs": deepcopy(observation), "final_info": deepcopy(info)}
             all_infos.append((slot, final))
             try:
                 first, by_slot[slot] = self._envs[slot].reset()

@@ -49,6 +49,7 @@ from clusterenv.wire.worker_channel import WorkerSocket
 from clusterenv.worker import profiling
 from clusterenv.worker.acting import Acting, Workplace
 from clusterenv.worker.answers import Answers, SharedAnswers, raised
+from clusterenv.worker.called_steps import CalledSteps
 from clusterenv.worker.description import check_autoreset_mode, describe_envs, describe_vector
 from clusterenv.worker.introduction import hello
 from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome
@@ -80,6 +81,7 @@ class Worker:
         self._place = 0
         self._stepper: Stepper | None = None
         self._answers: Answers | None = None
+        self._called: CalledSteps | None = None
         self._arena: Arena | None = None
         self._build_message: Build | None = None
         self._acting: Acting | None = None
@@ -104,24 +106,28 @@ class Worker:
         self._channel.send(hello())
         try:
             while not self._closing:
-                received = self._backlog.popleft() if self._backlog else self._channel.recv(_POLL_S)
+                has_spun = self._step_as_called()
+                if self._has_to_leave:
+                    self._channel.send(Leaving(self._has_to_leave))
+                    self._has_to_leave = ""
+                received = self._next_message(spin=not has_spun)
                 if received is not None:
                     with self.turn:
                         self._expect_progress(isinstance(received[0], Build))
                         self._handle(*received)
                     self.deadline = None
-                if self._has_to_leave:
-                    self._channel.send(Leaving(self._has_to_leave))
-                    self._has_to_leave = ""
         finally:
             self._tear_down()
+
+    def _next_message(self, spin: bool) -> tuple[Message, list[Buffer]] | None:
+        return self._backlog.popleft() if self._backlog else self._channel.recv(_POLL_S, spin)
 
     def _tear_down(self) -> None:
         if self._stepper is not None:
             self._stepper.close()
         if self._acting is not None:
             self._acting.close()
-        self._stepper = self._acting = self._current = None
+        self._stepper = self._acting = self._current = self._called = None
         if self._watch is not None:
             # What it timed is gone, and a part of a run says nothing of the whole.
             self._watch.stop()
@@ -133,21 +139,17 @@ class Worker:
         self.deadline = time.monotonic() + allowed_s
 
     def _handle(self, message: Message, frames: list[Buffer]) -> None:
-        request = getattr(message, "request", 0)
         try:
             self._do(message, frames)
-        except UserCodeError as failure:
-            assert failure.__cause__ is not None
-            self._report(request, failure.__cause__, failure.slot, failure.action)
         except Exception as error:
-            self._report(request, error)
+            self._report(getattr(message, "request", 0), error)
 
     def _do(self, message: Message, frames: list[Buffer]) -> None:
         match message:
             case StepCall():
-                self._step_as_called(message, self._slots)
+                self._answer_call(message, self._slots)
             case PartCall(first=first, count=count):
-                self._step_as_called(message, self._slots[first : first + count])
+                self._answer_call(message, self._slots[first : first + count])
             case Step():
                 self._step(message, frames)
             case Reset():
@@ -221,7 +223,7 @@ class Worker:
         action_space = space_from_plain(unpack(message.action_space, allow_pickle=True))
         self._prepare_to_act(observation_space, action_space)
         leaves, action = leaves_of(observation_space), single_array_leaf(action_space)
-        self._answers = Answers(self._channel, FrameRows(leaves, self._trusted))
+        self._answers, self._called = Answers(self._channel, FrameRows(leaves, self._trusted)), None
         shared = self._invitation.shared
         if shared is None or not message.arena_size:
             return ""
@@ -231,7 +233,8 @@ class Worker:
             return str(error)
         assert isinstance(self._channel, SharedChannel)
         rows = ArenaRows(self._arena, self._place, leaves, self._trusted)
-        self._answers = SharedAnswers(self._channel, self._arena, self._place, rows)
+        self._answers = SharedAnswers(self._channel, self._arena.marks, self._place, rows)
+        self._called = CalledSteps(self._channel, self._arena, self._place, rows, self._envs)
         return ""
 
     def _prepare_to_act(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
@@ -254,13 +257,29 @@ class Worker:
 
     # Work.
 
-    def _step_as_called(self, call: StepCall | PartCall, slots: tuple[int, ...]) -> None:
-        answers = self._answers
-        assert isinstance(answers, SharedAnswers)
-        answers.begin()
-        outcome = self._step_envs(call.request, slots, self._actions_in_arena(call.dtype, slots))
+    def _step_as_called(self) -> bool:
+        """Step all slots again and again, while nothing else is to be heard or done.
+
+        Returns:
+            Whether it has looked out for calls.
+        """
+        channel, called = self._channel, self._called
+        if called is None or self._backlog or self._watch is not None:
+            return False
+        assert isinstance(channel, SharedChannel)
+        while not self._has_to_leave and (call := channel.wait_for_step_call()) is not None:
+            self._expect_progress()
+            try:
+                self._current = called.answer(call, self._slots)
+            except Exception as error:
+                self._report(call.request, error)
+            self.deadline = None
+        return True
+
+    def _answer_call(self, call: StepCall | PartCall, slots: tuple[int, ...]) -> None:
+        assert self._called is not None, "the head called before Layout"
+        outcome = self._called.answer(call, slots, is_timed=self._watch is not None)
         self._current = outcome if len(slots) == len(self._slots) else None
-        answers.give_to_call(call, slots, outcome, is_timed=self._watch is not None)
 
     def _step(self, message: Step, frames: list[Buffer]) -> None:
         slots = message.slots if message.slots is not None else self._slots
@@ -324,13 +343,13 @@ class Worker:
     def _step_with_policy(self, message: StepWithPolicy) -> None:
         acting, current = self._acting_from()
         actions, acted = acting.act(current, message.newest, message.measured)
-        self._current = self._step_envs(message.request, self._slots, actions)
-        acting.note_ends(self._current)
         assert self._build_message is not None
         if AutoresetMode(self._build_message.autoreset_mode) is AutoresetMode.NEXT_STEP:
-            # Where the episode had ended before, this step only reset: what the policy made of
+            # Where the episode has ended before, this step will only reset: what the policy made of
             # the final observation must not reach the new episode.
             acting.note_ends(current)
+        self._current = self._step_envs(message.request, self._slots, actions)
+        acting.note_ends(self._current)
         self._answering.give_in_lockstep(message.request, self._slots, self._current, acted)
 
     def _evaluate(self, message: Evaluate) -> None:
@@ -354,10 +373,12 @@ class Worker:
 
     # Trouble.
 
-    def _report(
-        self, request: int, error: BaseException, slot: int | None = None, action: Any = None
-    ) -> None:
-        message = raised(request, error, slot, action)
+    def _report(self, request: int, error: Exception) -> None:
+        if isinstance(error, UserCodeError):
+            assert error.__cause__ is not None
+            message = raised(request, error.__cause__, error.slot, error.action)
+        else:
+            message = raised(request, error)
         if self._answers is None:
             self._channel.send(message)
         else:
