@@ -180,20 +180,16 @@ class ClusterEnv(RemoteVectorEnv):
         self.metadata = {**agreed.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = agreed.render_mode
         self._head.agree(self.single_observation_space, self.single_action_space)
+        if (leaf := self._head.action_leaf) is not None:
+            self._action_dtype, self._action_shape = leaf.dtype, (self.num_envs, *leaf.shape)
         self._partial = PartialBatches(self._head, self.batch_size, agreed.steps_together)
 
     # Step.
 
-    def step(self, actions: Any) -> StepResult:
-        """Step every env with its action, or with that of a policy.
-
-        Given a policy instead of actions, it acts on the workers, and the infos say what it did:
-        ``info["action"]``, ``info["log_prob"]``, ``info["value"]``.
-        """
-        # An array is no policy; to ask it for attributes that it lacks takes longer.
-        if isinstance(actions, np.ndarray) or not _is_policy(actions):
-            return super().step(actions)
-        return self._step_with(actions)
+    def _step_with_checks(self, actions: Any) -> StepResult:
+        return (
+            self._step_with(actions) if _is_policy(actions) else super()._step_with_checks(actions)
+        )
 
     def _step_with(self, policy: Any) -> StepResult:
         self._assert_is_running()

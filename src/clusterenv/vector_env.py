@@ -50,6 +50,9 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._owner_pid = os.getpid()
         self._end_of_life = weakref.finalize(self, _close_abandoned, head, self._owner_pid)
         self._state = CallState()
+        # Of actions that are as the action space says, where they are one array.
+        self._action_dtype: np.dtype[Any] | None = None
+        self._action_shape: tuple[int, ...] = ()
         self._run_seed = fresh_seed()
 
     # Reset.
@@ -89,8 +92,38 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     # Step.
 
     def step(self, actions: Any) -> StepResult:
-        """Step every env with its action."""
-        self.step_async(actions)
+        """Step every env with its action, or with that of a policy.
+
+        Given a policy instead of actions, it acts on the workers, and the infos say what it did:
+        ``info["action"]``, ``info["log_prob"]``, ``info["value"]``.
+        """
+        state = self._state
+        if not (
+            type(actions) is np.ndarray
+            and actions.dtype is self._action_dtype
+            and actions.shape == self._action_shape
+            and state.pending is Call.NOTHING
+            and state.has_reset
+            and not self.closed
+            and os.getpid() == self._owner_pid
+        ):
+            return self._step_with_checks(actions)
+        try:
+            is_done = self._head.step_at_once(actions)
+        except BaseException:
+            self._forget(Call.STEP)
+            raise
+        if not is_done:
+            return self._step_with_checks(actions)
+        state.has_stepped = True
+        return self._head.batch.results(self.copy, self._add_info)
+
+    def _step_with_checks(self, actions: Any) -> StepResult:
+        """Say what is wrong, or convert what is to be converted, or go on where it is under way."""
+        if self._head.is_in_lockstep and self._state.pending is Call.NOTHING:
+            self._state.has_stepped, self._state.pending = True, Call.STEP
+        else:
+            self.step_async(actions)
         return self.step_wait()
 
     def step_async(self, actions: Any) -> None:
@@ -105,14 +138,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     def step_wait(self, timeout: float | None = None) -> StepResult:
         """The result of :meth:`step_async`; ``multiprocessing.TimeoutError`` after ``timeout``."""
         self._wait(Call.STEP, timeout)
-        batch = self._head.batch
-        return (
-            batch.observations(self.copy),
-            batch.rewards.copy(),
-            batch.terminated.copy(),
-            batch.truncated.copy(),
-            batch.infos.take(self._add_info),
-        )
+        return self._head.batch.results(self.copy, self._add_info)
 
     def _by_row(self, actions: Any, count: int) -> Any:
         return actions_by_row(

@@ -1,13 +1,20 @@
 """In lockstep the head sleeps until all workers but one have answered, and most are silent."""
 
 import multiprocessing
+import os
+import signal
+import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import SyncVectorEnv
 
 from clusterenv import ClusterEnv
 from clusterenv.wire.marks import MAY_SPIN
+from tests.equality import assert_same
 from tests.integration.envs import Quiet, Walk
 
 _SLOW_S = 0.2
@@ -169,12 +176,66 @@ def test_what_comes_after_a_step_that_was_given_up_is_done_after_it():
         assert envs.get_attr("num_steps") == (2,) * 4
 
 
-def test_a_step_after_one_that_was_given_up_is_not_lost():
+@pytest.mark.parametrize("num_before", [0, 2])
+def test_a_step_after_one_that_was_given_up_is_not_lost(num_before):
     with ClusterEnv(Counting, 4, 2) as envs:
         envs.reset(seed=1)
+        for _ in range(num_before):
+            step(envs)
         for _ in range(3):
             envs.step_async(envs.action_space.sample())
             with pytest.raises(multiprocessing.TimeoutError):
                 envs.step_wait(timeout=_SLOW_S / 4)
         step(envs)
-        assert envs.get_attr("num_steps") == (4,) * 4
+        assert envs.get_attr("num_steps") == (num_before + 4,) * 4
+
+
+@ordered
+@pytest.mark.parametrize("may_spin", [True, False])
+def test_a_step_right_after_a_step_is_begun_without_a_look_at_each_worker(may_spin):
+    with ClusterEnv(Quiet, 4, 2) as envs:
+        envs.reset(seed=1)
+        envs._head.crew.inbox.may_spin = may_spin
+        looks = note_calls(envs._head._exchange._lockstep, "begin")
+        for _ in range(20):
+            step(envs)
+        # Twice if something arrived that has nothing to do with it.
+        assert 1 <= len(looks) <= 2
+
+
+@pytest.mark.parametrize("may_spin", [True, False])
+def test_whatever_comes_between_steps_the_numbers_are_the_same(may_spin):
+    with ClusterEnv(Quiet, 4, 2) as envs, closing(SyncVectorEnv([Quiet] * 4)) as expected:
+        envs._head.crew.inbox.may_spin = may_spin
+        for both in (envs, expected):
+            both.reset(seed=1)
+        between = [
+            lambda both: both.call("poke"),
+            lambda both: both.reset(options={"reset_mask": np.array([True, False, False, True])}),
+            lambda both: both.set_attr("length", 3),
+            lambda both: both.reset(),
+        ]
+        for happens in between:
+            for _ in range(3):
+                actions = envs.action_space.sample()
+                for left, right in zip(envs.step(actions), expected.step(actions), strict=True):
+                    assert_same(left, right)
+            assert_same(happens(envs), happens(expected))
+
+
+@pytest.mark.parametrize("may_spin", [True, False])
+def test_after_a_step_that_was_interrupted_a_reset_is_needed(may_spin):
+    with ClusterEnv(Counting, 4, 2) as envs:
+        envs.reset(seed=1)
+        envs._head.crew.inbox.may_spin = may_spin
+        step(envs)
+        timer = threading.Timer(_SLOW_S / 2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            step(envs)
+        timer.join()
+        with pytest.raises(ResetNeeded):
+            step(envs)
+        envs.reset(seed=1)
+        step(envs)
+        assert envs.get_attr("num_steps") == (3,) * 4

@@ -127,7 +127,7 @@ def test_the_head_sleeps_until_there_are_enough_slots_for_a_batch():
         envs._head.crew.inbox.may_spin = False
         envs.async_reset(seed=1)
         warm_up(envs)
-        sleeps = note_calls_of(envs._head.crew.inbox, "_wait_for_bell")
+        sleeps = note_calls_of(envs._head.crew.inbox, "wait_for_bell")
         for _ in range(5):
             exchange_one(envs)
         # For each answer it would be up to three times as often. Once more, if something else rang.

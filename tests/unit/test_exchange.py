@@ -27,6 +27,8 @@ IMPATIENT = dataclasses.replace(PATIENT, step_timeout_s=-60.0, restart_timeout_s
 class PaperCrew:
     """Keeps what is sent instead of starting workers."""
 
+    num_events = 0
+
     def __init__(self, limits):
         self.limits, self.inbox, self.reception = limits, Inbox(), Reception()
         self.sent = []

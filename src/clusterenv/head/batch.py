@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import Space
 
 from clusterenv.errors import ProtocolError
-from clusterenv.head.infos import Infos
+from clusterenv.head.infos import AddInfo, Infos
 from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import Array
 from clusterenv.wire.spaces import join_leaves, leaves_of, rows_of, single_array_leaf
@@ -79,6 +79,18 @@ class Batch:
         self.terminated[slot] = False
         self.truncated[slot] = True
         self.infos.note(slot, {"env_lost": True})
+
+    def results(self, copy: bool, add_info: AddInfo) -> tuple[Any, Array, Array, Array, Any]:
+        """Of a step of all slots."""
+        only, infos = self._only, self.infos
+        is_small = only is not None and only.nbytes < _WORTH_REUSING_BYTES
+        return (
+            only.copy() if only is not None and is_small and copy else self.observations(copy),
+            self.rewards.copy(),
+            self.terminated.copy(),
+            self.truncated.copy(),
+            infos.take(add_info),
+        )
 
     def observations(self, copy: bool) -> Any:
         """The observations of all slots, in the structure of the observation space."""

@@ -92,6 +92,8 @@ class Crew:
         self._launcher, self._roster, self.limits = launcher, roster, limits
         self._build_for = build_for
         self.shares_memory = shared_memory and launcher.shares_memory and AVAILABLE
+        self.num_events = 0
+        """Grows whenever something is sent to workers or heard from them, by a message."""
         self.inbox = Inbox(may_spin=self.shares_memory and cores() > len(roster.members))
         self.reception = Reception()
         self.ledger = Ledger()
@@ -237,11 +239,13 @@ class Crew:
 
     def send(self, member: Member, message: Message, frames: Sequence[Buffer] = ()) -> None:
         """Send to a member's worker, through its mailbox where that is possible."""
+        self.num_events += 1
         if frames or not self.push(member, encode(message)):
             self.io.send(member.worker, message, frames)
 
     def push(self, member: Member, header: bytes) -> bool:
         """Push an encoded message into a member's mailbox; False if that is not possible."""
+        self.num_events += 1
         line = self._lines.get(member.index)
         if line is None or not line.mailbox.to_worker.push(header):
             return False

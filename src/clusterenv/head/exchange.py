@@ -80,6 +80,18 @@ class Exchange:
         self._parts = PartCalls(arena.part_marks, self._crew, self.flights, ready)
         self._crew.inbox.marks = arena.marks
 
+    @property
+    def is_in_lockstep(self) -> bool:
+        """Whether all workers were called to step, and nothing else was heard since."""
+        return self._lockstep is not None and self._lockstep.is_open
+
+    def step_at_once(self, actions: Array) -> bool:
+        """Have all workers step again, and wait; False if there is more to do or to hear."""
+        if self._lockstep is None:
+            return False
+        self._last_request += 1
+        return self._lockstep.step_again(self._last_request, actions)
+
     def step_in_lockstep(self, actions: Array) -> bool:
         """Have all workers step their slots, without a message; False if that is not possible."""
         if self._lockstep is None or self._leaving:
@@ -185,6 +197,7 @@ class Exchange:
     def pump(self, timeout_s: float) -> Iterator[Answer | Loss]:
         """Wait for something to arrive, and give what it means for the caller."""
         inbox = self._crew.inbox
+        self._crew.num_events += 1
         if self._parts is not None:
             self._parts.become_flights()
         inbox.wait(timeout_s, self._has_silent_answers)

@@ -257,6 +257,19 @@ class Head:
         self.ready.clear()
         self.reset(range(self.num_envs), seeds, None, run_seed)
 
+    def step_at_once(self, actions: Array) -> bool:
+        """Step every slot, and wait: what is usual, and no more.
+
+        Returns:
+            Whether it is done. If not, and it ``is_in_lockstep``, it is under way.
+        """
+        return self._exchange.step_at_once(actions)
+
+    @property
+    def is_in_lockstep(self) -> bool:
+        """Whether a step of all slots is under way, and nothing else was heard since."""
+        return self._exchange.is_in_lockstep
+
     def step_all(self, actions: Array | list[Any]) -> None:
         """Send a step for every slot."""
         if (

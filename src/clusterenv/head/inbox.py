@@ -18,7 +18,7 @@ from clusterenv.wire.marks import MAY_SPIN, Marks
 from clusterenv.wire.messages import InFrameBuffer
 from clusterenv.wire.shared_memory import Mailbox
 
-_SPIN_S = 2e-3
+SPIN_S = 2e-3
 # What may wait of one worker until the user's thread comes to look at it.
 _MOST_WAITING_BYTES = 1 << 31
 _MESSAGE_BYTES = 1000
@@ -42,7 +42,8 @@ class Inbox:
         """Where workers that share memory see whether to ring."""
         self._mailboxes: dict[str, Mailbox] = {}
         self._readers: dict[str, FrameReader] = {}
-        self._arrivals: deque[tuple[Arrival, int]] = deque()
+        self.arrivals: deque[tuple[Arrival, int]] = deque()
+        """What other threads have left here, each with its size."""
         self._waiting_bytes: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._poller = select.poll()
@@ -58,7 +59,7 @@ class Inbox:
                 if self._waiting_bytes[worker] + size > _MOST_WAITING_BYTES:
                     raise ProtocolError("it sends more than it is asked for")
                 self._waiting_bytes[worker] += size
-        self._arrivals.append(((worker, message, frames or []), size))
+        self.arrivals.append(((worker, message, frames or []), size))
         self.bell.ring()
 
     def watch(self, worker: str, mailbox: Mailbox, frames_fd: int) -> None:
@@ -79,8 +80,8 @@ class Inbox:
         for worker, mailbox in list(self._mailboxes.items()):
             while (header := mailbox.to_head.pop()) is not None:
                 yield worker, *self._open(worker, header)
-        while self._arrivals:
-            arrival, size = self._arrivals.popleft()
+        while self.arrivals:
+            arrival, size = self.arrivals.popleft()
             if size:
                 with self._lock:
                     self._waiting_bytes[arrival[0]] -= size
@@ -99,7 +100,7 @@ class Inbox:
 
     def is_empty(self) -> bool:
         """Whether nothing is here now."""
-        if self._arrivals:
+        if self.arrivals:
             return False
         for mailbox in self._mailboxes.values():  # noqa: SIM110 (a generator costs more)
             if not mailbox.to_head.is_empty():
@@ -116,12 +117,13 @@ class Inbox:
             # Whoever answered while it was awake did not ring.
             if is_done() or not self.is_empty():
                 return True
-            return timeout_s > 0 and self._wait_for_bell(timeout_s)
+            return timeout_s > 0 and self.wait_for_bell(timeout_s)
         finally:
             if self.marks is not None:
                 self.marks.wake_up()
 
-    def _wait_for_bell(self, timeout_s: float) -> bool:
+    def wait_for_bell(self, timeout_s: float) -> bool:
+        """Sleep until the bell rings; False if time is up."""
         if not self._poller.poll(timeout_s * 1000 + 1):
             return False
         self.bell.clear()
@@ -129,7 +131,7 @@ class Inbox:
 
     def spin_until(self, is_done: Callable[[], bool]) -> bool:
         """Look again and again, yielding the core; False if it takes long."""
-        deadline = time.perf_counter() + _SPIN_S
+        deadline = time.perf_counter() + SPIN_S
         while time.perf_counter() < deadline:
             if is_done() or not self.is_empty():
                 return True

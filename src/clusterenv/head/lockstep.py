@@ -12,11 +12,15 @@ from collections.abc import Iterator
 
 from clusterenv.head.crew import Crew, Line
 from clusterenv.head.flights import Answer, Flight, Flights
+from clusterenv.head.inbox import SPIN_S
 from clusterenv.head.roster import Member, Roster
 from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import Array
 from clusterenv.wire.marks import MAY_SPIN, barrier
 from clusterenv.wire.messages import ArrayHeader, Step, Stepped
+
+_LONGEST_SLEEP_S = 1.0
+_NEVER = -1
 
 
 class Lockstep:
@@ -30,6 +34,9 @@ class Lockstep:
         self._dtype = ""
         self._staffed: list[Member] = []
         self._places: list[int] = []
+        self._shares: list[tuple[Member, int]] = []
+        self._calm_at = _NEVER
+        """The crew's events when all had answered the last call, if nothing else came of it."""
         self._lines: list[Line] | None = None
         self._called: list[Flight] = []
 
@@ -38,6 +45,7 @@ class Lockstep:
         if self._staffed is not self._roster.staffed:
             self._staffed = self._roster.staffed
             self._places = [member.index for member in self._staffed]
+            self._shares = [(member, len(member.slots)) for member in self._staffed]
             lines = [line for m in self._staffed if (line := self._crew.line_of(m)) is not None]
             self._lines = lines if MAY_SPIN and len(lines) == len(self._staffed) else None
             self._expect_only_them()
@@ -48,8 +56,53 @@ class Lockstep:
             if not member.slots:
                 self._arena.marks.expect_no_answer(member.index)
 
+    def step_again(self, request: int, actions: Array) -> bool:
+        """As :meth:`begin` and :meth:`finish`, if the last thing that happened was such a step.
+
+        All workers wait for the head to go through this, and where it has the core of one of them,
+        all that it touches drives that worker's envs out of the caches: it is flat, and short.
+
+        Returns:
+            True if all have answered. Else :meth:`finish` has to go on with it if it ``is_open``,
+            and if not, nothing was begun.
+        """
+        crew, marks, lines = self._crew, self._arena.marks, self._lines
+        inbox, dtype = crew.inbox, actions.dtype.str
+        if lines is None or self._calm_at != crew.num_events or inbox.arrivals:
+            return False
+        self._calm_at = _NEVER
+        self._request, self._dtype, self._begun_at = request, dtype, time.monotonic()
+        self._arena.actions(dtype)[...] = actions
+        self.is_open = True
+        if not inbox.may_spin:
+            # Before anybody is called: who answers rings, so that there is no need to look first.
+            marks.announce_sleep()
+        for line in lines:
+            line.mailbox.call(request, dtype)
+        barrier()
+        for line in lines:
+            if line.mailbox.is_asleep:
+                line.doorbell.ring()
+        if not inbox.may_spin:
+            is_rung = inbox.wait_for_bell(_LONGEST_SLEEP_S)
+            marks.wake_up()
+            # A bell may also ring late, when all are at work again.
+            if not is_rung or marks.are_several_missing(request):
+                return False
+        if not marks.look_out(self._places, request, SPIN_S):
+            return False
+        self._close()
+        return True
+
+    def _close(self) -> None:
+        """All have answered, and nobody has anything to add: they can be called again like that."""
+        self.is_open, self._calm_at = False, self._crew.num_events
+        for member, num_slots in self._shares:
+            member.rows += num_slots
+
     def begin(self, request: int, actions: Array) -> bool:
         """Call all workers; False if they cannot be."""
+        self._calm_at = _NEVER
         self.prepare()
         if self._lines is None or not self._can_be_called(self._lines):
             return False
@@ -82,9 +135,7 @@ class Lockstep:
                 is_done = inbox.spin_until(self._is_done) and self._is_done()
             if is_done:
                 # Whoever has said anything meanwhile is not silent.
-                self.is_open = False
-                for member in self._staffed:
-                    member.rows += len(member.slots)
+                self._close()
                 return True
             if not inbox.is_empty():
                 break

@@ -97,6 +97,8 @@ class Profiler:
         noted = self._noting("stream", watch, stream)
         watch.replace(envs, "stream", lambda *a, **k: watch.over("head", noted(*a, **k)))
         watch.attach(head.crew.inbox, "wait", "wait")
+        # It leaves no moment to be timed.
+        watch.replace(head, "step_at_once", lambda actions: False)
         watch.replace(head, "_take", self._noting_arrival(head._take))
         watch.replace(head, "wait_until_idle", self._in_lockstep(head.wait_until_idle))
         watch.replace(head.collector, "wait_for", self._in_lockstep(head.collector.wait_for))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import threading
+import time
 from collections.abc import Sequence
 
 # A reader that spins sees the counter before the data on machines with weak memory ordering;
@@ -64,6 +66,10 @@ class Marks:
                 missing = 1
         return False
 
+    def announce_sleep(self) -> None:
+        """The head will sleep when it has called: whoever is called after this finds it asleep."""
+        self._head[0] = 1
+
     def fall_asleep(self) -> None:
         """The head will not look again before its bell rings: look once more after this."""
         self._head[0] = 1
@@ -80,6 +86,23 @@ class Marks:
             if words[place] != silent:
                 return False
         return True
+
+    def look_out(self, places: Sequence[int], request: int, seconds: float) -> bool:
+        """Look again and again, yielding the core, until :meth:`are_silent`.
+
+        False if somebody says more, or it takes longer.
+        """
+        words, silent = self._words, 2 * request
+        deadline = time.perf_counter() + seconds
+        while True:
+            for place in places:
+                if words[place] != silent:
+                    break
+            else:
+                return True
+            if words[place] > silent or time.perf_counter() > deadline:
+                return False
+            os.sched_yield()
 
     def expect_no_answer(self, place: int) -> None:
         """Its worker is gone: let nobody think that its answer is still missing."""
