@@ -223,6 +223,15 @@ def test_whatever_comes_between_steps_the_numbers_are_the_same(may_spin):
             assert_same(happens(envs), happens(expected))
 
 
+@pytest.fixture
+def interruptible():
+    """Processes that a shell starts in the background ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("may_spin", [True, False])
 def test_after_a_step_that_was_interrupted_a_reset_is_needed(may_spin):
     with ClusterEnv(Counting, 4, 2) as envs:
