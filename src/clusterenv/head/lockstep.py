@@ -35,8 +35,8 @@ class Lockstep:
         self._staffed: list[Member] = []
         self._places: list[int] = []
         self._shares: list[tuple[Member, int]] = []
-        self._calm_at = _NEVER
-        """The crew's events when all had answered the last call, if nothing else came of it."""
+        self._num_events, self._calm_at = 0, _NEVER
+        """The crew's events before the call, and before the last one if nothing but that came."""
         self._lines: list[Line] | None = None
         self._called: list[Flight] = []
 
@@ -70,7 +70,7 @@ class Lockstep:
         inbox, dtype = crew.inbox, actions.dtype.str
         if lines is None or self._calm_at != crew.num_events or inbox.arrivals:
             return False
-        self._calm_at = _NEVER
+        self._num_events, self._calm_at = self._calm_at, _NEVER
         self._request, self._dtype, self._begun_at = request, dtype, time.monotonic()
         self._arena.actions(dtype)[...] = actions
         self.is_open = True
@@ -96,13 +96,13 @@ class Lockstep:
 
     def _close(self) -> None:
         """All have answered, and nobody has anything to add: they can be called again like that."""
-        self.is_open, self._calm_at = False, self._crew.num_events
+        self.is_open, self._calm_at = False, self._num_events
         for member, num_slots in self._shares:
             member.rows += num_slots
 
     def begin(self, request: int, actions: Array) -> bool:
         """Call all workers; False if they cannot be."""
-        self._calm_at = _NEVER
+        self._num_events, self._calm_at = self._crew.num_events, _NEVER
         self.prepare()
         if self._lines is None or not self._can_be_called(self._lines):
             return False
