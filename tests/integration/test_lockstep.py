@@ -14,6 +14,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from clusterenv import ClusterEnv
 from clusterenv.wire.marks import MAY_SPIN
+from clusterenv.wire.messages import Cancel
 from tests.equality import assert_same
 from tests.integration.envs import Quiet, Walk
 
@@ -201,6 +202,20 @@ def test_a_step_right_after_a_step_is_begun_without_a_look_at_each_worker(may_sp
             step(envs)
         # Twice if something arrived that has nothing to do with it.
         assert 1 <= len(looks) <= 2
+
+
+@ordered
+def test_what_is_sent_during_a_step_has_the_next_one_look_at_each_worker():
+    with ClusterEnv(Quiet, 4, 2) as envs:
+        envs.reset(seed=1)
+        step(envs)
+        looks = note_calls(envs._head._exchange._lockstep, "begin")
+        envs.step_async(envs.action_space.sample())
+        envs._head.crew.send(envs.roster.members[0], Cancel(0))
+        envs.step_wait()
+        step(envs)
+        # Else the worker might be called before it has heard of it.
+        assert len(looks) == 2
 
 
 @pytest.mark.parametrize("may_spin", [True, False])

@@ -82,14 +82,12 @@ class Batch:
 
     def results(self, copy: bool, add_info: AddInfo) -> tuple[Any, Array, Array, Array, Any]:
         """Of a step of all slots."""
-        only, infos = self._only, self.infos
-        is_small = only is not None and only.nbytes < _WORTH_REUSING_BYTES
         return (
-            only.copy() if only is not None and is_small and copy else self.observations(copy),
+            self.observations(copy),
             self.rewards.copy(),
             self.terminated.copy(),
             self.truncated.copy(),
-            infos.take(add_info),
+            self.infos.take(add_info),
         )
 
     def observations(self, copy: bool) -> Any:

@@ -67,22 +67,14 @@ class Lockstep:
             and if not, nothing was begun.
         """
         crew, marks, lines = self._crew, self._arena.marks, self._lines
-        inbox, dtype = crew.inbox, actions.dtype.str
+        inbox = crew.inbox
         if lines is None or self._calm_at != crew.num_events or inbox.arrivals:
             return False
         self._num_events, self._calm_at = self._calm_at, _NEVER
-        self._request, self._dtype, self._begun_at = request, dtype, time.monotonic()
-        self._arena.actions(dtype)[...] = actions
-        self.is_open = True
         if not inbox.may_spin:
             # Before anybody is called: who answers rings, so that there is no need to look first.
             marks.announce_sleep()
-        for line in lines:
-            line.mailbox.call(request, dtype)
-        barrier()
-        for line in lines:
-            if line.mailbox.is_asleep:
-                line.doorbell.ring()
+        self._call(lines, request, actions)
         if not inbox.may_spin:
             is_rung = inbox.wait_for_bell(_LONGEST_SLEEP_S)
             marks.wake_up()
@@ -106,16 +98,20 @@ class Lockstep:
         self.prepare()
         if self._lines is None or not self._can_be_called(self._lines):
             return False
-        self._request, self._dtype, self._begun_at = request, actions.dtype.str, time.monotonic()
-        self._arena.actions(self._dtype)[...] = actions
+        self._call(self._lines, request, actions)
+        return True
+
+    def _call(self, lines: list[Line], request: int, actions: Array) -> None:
+        dtype = actions.dtype.str
+        self._request, self._dtype, self._begun_at = request, dtype, time.monotonic()
+        self._arena.actions(dtype)[...] = actions
         self.is_open = True
-        for line in self._lines:
-            line.mailbox.call(request, self._dtype)
+        for line in lines:
+            line.mailbox.call(request, dtype)
         barrier()
-        for line in self._lines:
+        for line in lines:
             if line.mailbox.is_asleep:
                 line.doorbell.ring()
-        return True
 
     def _can_be_called(self, lines: list[Line]) -> bool:
         for member, line in zip(self._staffed, lines, strict=True):

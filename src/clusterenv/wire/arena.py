@@ -66,6 +66,10 @@ class Arena:
             self._action_views[dtype] = rows.reshape(self._num_envs, *self._action_shape)
         return self._action_views[dtype]
 
+    def copy_actions(self, dtype: str, slots: Sequence[int]) -> Any:
+        """For envs, which may keep an action, and may write to it."""
+        return self.actions(dtype)[rows_of(slots)].copy()
+
     def begin_to_write(self, slots: Sequence[int], place: int, request: int) -> None:
         """The worker in ``place`` is going to write its answer to ``request`` to these rows."""
         rows = rows_of(slots)

@@ -7,12 +7,10 @@ cold caches, so there is little of it.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from clusterenv.wire.arena import Arena
 from clusterenv.wire.channel import SharedChannel
 from clusterenv.wire.messages import PartCall, StepCall
-from clusterenv.wire.spaces import rows_of
 from clusterenv.worker.rows import ArenaRows, Outcome
 from clusterenv.worker.stepper import Stepper
 
@@ -33,7 +31,7 @@ class CalledSteps:
         channel, rows, request = self._channel, self._rows, call.request
         channel.has_spoken = False
         landing = rows.landing(request, slots)
-        actions: Any = self._arena.actions(call.dtype)[rows_of(slots)].copy()
+        actions = self._arena.copy_actions(call.dtype, slots)
         outcome = self._stepper.step(slots, actions, landing)
         if not outcome.landed:
             rows.write(request, slots, outcome)

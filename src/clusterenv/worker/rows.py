@@ -56,9 +56,8 @@ class Landing:
     def __init__(
         self, observations: Array, rewards: Array, terminated: Array, truncated: Array, leaf: Leaf
     ) -> None:
-        self.observations, self.terminated, self.truncated = observations, terminated, truncated
-        # To set a single number costs less than in an array.
-        self.rewards = rewards.data
+        self.observations, self.rewards = observations, rewards
+        self.terminated, self.truncated = terminated, truncated
         self.dtype, self.shape = observations.dtype, leaf.shape
         self._leaf = leaf
         self.outcome = Outcome(

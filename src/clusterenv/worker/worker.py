@@ -43,7 +43,7 @@ from clusterenv.wire.messages import (
     Warned,
 )
 from clusterenv.wire.shared_memory import Mailbox
-from clusterenv.wire.spaces import leaves_of, rows_of, single_array_leaf, space_from_plain
+from clusterenv.wire.spaces import leaves_of, single_array_leaf, space_from_plain
 from clusterenv.wire.values import pack, unpack
 from clusterenv.wire.worker_channel import WorkerSocket
 from clusterenv.worker import profiling
@@ -305,11 +305,8 @@ class Worker:
         if frames:
             # An env may keep its action, and may write to it.
             return read_array(message.actions, frames[0]).copy()
-        return self._actions_in_arena(message.actions.dtype, slots)
-
-    def _actions_in_arena(self, dtype: str, slots: tuple[int, ...]) -> Any:
         assert self._arena is not None
-        return self._arena.actions(dtype)[rows_of(slots)].copy()
+        return self._arena.copy_actions(message.actions.dtype, slots)
 
     def _reset(self, message: Reset) -> None:
         seeds: list[int | None] = [None] * len(message.slots)
