@@ -176,6 +176,27 @@ def test_an_observation_that_cannot_land_is_an_error_of_its_slot():
     )
 
 
+class NoReward(CounterEnv):
+    """An env that forgets its reward."""
+
+    def __init__(self):
+        super().__init__(reuse=False)
+
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, None, *rest
+
+
+def test_a_reward_that_is_no_number_is_an_error_of_its_slot():
+    bench = env_bench(NoReward, AutoresetMode.NEXT_STEP)
+    let_land(bench)
+    bench.reset((0, 1, 2))
+    with pytest.raises(UserCodeError) as caught:
+        bench.step(np.zeros(NUM_ENVS, int))
+    assert caught.value.slot == 0
+    assert "real number, not 'NoneType'" in str(caught.value.__cause__)
+
+
 @pytest.mark.parametrize(
     "space", [Discrete(3), Text(3), Dict(), Dict(a=BOX), Tuple((BOX, BOX))], ids=str
 )
