@@ -176,25 +176,36 @@ def test_an_observation_that_cannot_land_is_an_error_of_its_slot():
     )
 
 
-class NoReward(CounterEnv):
-    """An env that forgets its reward."""
+class RewardInWords(CounterEnv):
+    """An env whose reward is no number."""
 
-    def __init__(self):
+    def __init__(self, reward):
         super().__init__(reuse=False)
+        self.reward = reward
 
     def step(self, action):
         observation, _, *rest = super().step(action)
-        return observation, None, *rest
+        return observation, self.reward, *rest
 
 
 def test_a_reward_that_is_no_number_is_an_error_of_its_slot():
-    bench = env_bench(NoReward, AutoresetMode.NEXT_STEP)
+    bench = env_bench(lambda: RewardInWords("a lot"), AutoresetMode.NEXT_STEP)
     let_land(bench)
     bench.reset((0, 1, 2))
     with pytest.raises(UserCodeError) as caught:
         bench.step(np.zeros(NUM_ENVS, int))
     assert caught.value.slot == 0
-    assert "real number, not 'NoneType'" in str(caught.value.__cause__)
+    assert "could not convert string to float: 'a lot'" in str(caught.value.__cause__)
+
+
+def test_no_reward_at_all_is_what_it_is_in_sync_vector_env():
+    bench = env_bench(lambda: RewardInWords(None), AutoresetMode.NEXT_STEP)
+    let_land(bench)
+    bench.reset((0, 1, 2))
+    _, rewards, *_ = bench.step(np.zeros(NUM_ENVS, int))
+    sync = SyncVectorEnv([lambda: RewardInWords(None)] * NUM_ENVS)
+    sync.reset()
+    assert_same(rewards, sync.step(np.zeros(NUM_ENVS, int))[1])
 
 
 @pytest.mark.parametrize(
