@@ -46,10 +46,10 @@ class CallState:
                 f"Calling `{verb}_wait` without any prior call to `{verb}_async`.", verb
             )
 
-    def assert_has_reset(self, method: str, by: str = "reset") -> None:
+    def assert_has_reset(self, method: str) -> None:
         """ResetNeeded if there is no episode to go on with."""
-        if not self.has_reset or (by == "async_reset" and self.pending is not Call.PARTIAL_BATCHES):
-            raise ResetNeeded(f"Cannot call `{method}` before calling `{by}`")
+        if not self.has_reset:
+            raise ResetNeeded(f"Cannot call `{method}` before calling `reset`")
 
     def assert_can_collect(self, method: str) -> None:
         """ResetNeeded after single steps, which may have left episodes that are over."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.agreement import agree_on_spaces
@@ -216,8 +217,7 @@ class ClusterEnv(RemoteVectorEnv):
 
     def recv(self) -> StepResult:
         """The first ``batch_size`` slots that are ready; ``info["env_id"]`` says which."""
-        self._assert_is_running()
-        self._state.assert_has_reset("recv", by="async_reset")
+        self._assert_in_partial_batches("recv")
         self._partial.assert_enough_under_way()
         try:
             slots = self._partial.receive()
@@ -226,18 +226,19 @@ class ClusterEnv(RemoteVectorEnv):
             self._head.abandon()
             self._state.pending, self._state.has_reset = Call.NOTHING, False
             raise
-        batch = self._head.batch
-        infos = batch.infos.take_of(slots)
-        infos["env_id"] = np.array(slots)
-        return *batch.copy_of(slots), infos
+        return self._head.batch.results_of(slots)
 
     def send(self, actions: Any, env_id: Any) -> None:
         """Step the slots ``env_id`` with ``actions``, for a later :meth:`recv` to return."""
-        self._assert_is_running()
-        self._state.assert_has_reset("send", by="async_reset")
+        self._assert_in_partial_batches("send")
         slots = slots_of(env_id)
         self._partial.check(slots)
         self._partial.send(slots, self._by_row(actions, len(slots)))
+
+    def _assert_in_partial_batches(self, method: str) -> None:
+        self._assert_is_running()
+        if self._state.pending is not Call.PARTIAL_BATCHES:
+            raise ResetNeeded(f"Cannot call `{method}` before calling `async_reset`")
 
     # Policies on workers.
 

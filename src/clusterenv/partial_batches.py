@@ -25,6 +25,8 @@ class PartialBatches:
 
     def __init__(self, head: Head, batch_size: int, steps_together: bool) -> None:
         self._head, self._batch_size = head, batch_size
+        # A batch that is sent back before the next is received never gets into the set.
+        self._last: list[int] = []
         self._received: set[int] = set()
         # As many as there are batches under way.
         self._most_parts = 1 if steps_together else -(-head.num_envs // batch_size)
@@ -48,13 +50,14 @@ class PartialBatches:
 
     def reset(self, seeds: Sequence[int | None], run_seed: int) -> None:
         """Start a reset of all slots."""
+        self._last = []
         self._received.clear()
         self._received_at = time.perf_counter()
         self._head.reset_all(seeds, run_seed)
 
     def assert_enough_under_way(self) -> None:
         """NoAsyncCallError if ``recv`` would wait for ever."""
-        in_flight = self._head.num_envs - len(self._received)
+        in_flight = self._num_under_way
         if in_flight < self._batch_size:
             raise NoAsyncCallError(
                 f"Calling `recv` for batch_size={self._batch_size} slots while only {in_flight} "
@@ -62,14 +65,17 @@ class PartialBatches:
                 "recv",
             )
 
+    @property
+    def _num_under_way(self) -> int:
+        return self._head.num_envs - len(self._received) - len(self._last)
+
     def receive(self) -> list[int]:
         """Wait for the first ``batch_size`` slots that are ready."""
         if self._is_to_join_parts:
             self._is_to_join_parts = False
-            under_way = self._head.num_envs - len(self._received)
-            self._head.gather_ready(under_way, self._worth_parts_s)
-        slots = self._head.take_ready(self._batch_size)
-        self._received.update(slots)
+            self._head.gather_ready(self._num_under_way, self._worth_parts_s)
+        self._received.update(self._last)
+        self._last = slots = self._head.take_ready(self._batch_size)
         self._note_time()
         return slots
 
@@ -91,22 +97,31 @@ class PartialBatches:
 
     def check(self, slots: list[int]) -> None:
         """Raise if these are not slots that the user has, each named once."""
+        if slots == self._last:
+            return
         distinct, num_envs = set(slots), self._head.num_envs
-        if len(distinct) == len(slots) and distinct <= self._received:
+        in_hand = self._received.union(self._last)
+        if len(distinct) == len(slots) and distinct <= in_hand:
             return
         if min(slots) < 0 or max(slots) >= num_envs:
             raise ValueError(f"env_id must be between 0 and {num_envs - 1}, got {sorted(slots)}")
         if len(distinct) < len(slots):
             raise ValueError(f"env_id names a slot twice: {sorted(slots)}")
         raise AlreadyPendingCallError(
-            f"Calling `send` for slots {sorted(distinct - self._received)}, which `recv` has not "
+            f"Calling `send` for slots {sorted(distinct - in_hand)}, which `recv` has not "
             "returned since the last `send`.",
             "send",
         )
 
     def send(self, slots: list[int], actions: Array | list[Any]) -> None:
         """Step these slots, in any order, with an action each."""
+        if slots == self._last:
+            self._last = []
+            self._head.step(slots, actions, self._num_parts)
+            return
+        self._received.update(self._last)
         self._received.difference_update(slots)
+        self._last = []
         ascending = sorted(slots)
         if ascending != slots:
             actions = pick_rows(sorted(range(len(slots)), key=slots.__getitem__), actions)

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from clusterenv import ClusterEnv
 from clusterenv.wire.marks import MAY_SPIN
@@ -230,6 +231,27 @@ def test_each_slot_is_stepped_with_its_own_actions(make):
         for number in range(length):
             batch = expected.step(actions_for(range(5)))[0] if number else expected.reset(seed=1)[0]
             np.testing.assert_array_equal([stream[number] for stream in rows], batch)
+
+
+def test_batches_may_be_sent_later_in_pieces_and_in_any_order():
+    with ClusterEnv(Quiet, 6, 2, batch_size=2) as envs, ClusterEnv(Quiet, 6, 1) as expected:
+        envs.async_reset(seed=1)
+        expected.reset(seed=1)
+        actions = actions_for(range(6))
+        for _ in range(20):
+            first, second, third = (envs.recv()[-1]["env_id"] for _ in range(3))
+            with pytest.raises(NoAsyncCallError, match="only 0 are under way"):
+                envs.recv()
+            pieces = second, np.array([third[1], first[0]]), third[:1], first[1:]
+            for slots in pieces:
+                envs.send(actions[slots], slots)
+                with pytest.raises(AlreadyPendingCallError, match=r"for slots \["):
+                    envs.send(actions[slots], slots)
+            batch = expected.step(actions)[0]
+        rows = np.empty_like(batch)
+        for observations, *_, info in (envs.recv() for _ in range(3)):
+            rows[info["env_id"]] = observations
+        np.testing.assert_array_equal(rows, batch)
 
 
 def test_a_reset_ends_what_is_under_way():

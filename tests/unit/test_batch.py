@@ -62,7 +62,26 @@ def test_a_copy_of_some_slots_is_in_slot_order(slots):
     batch = Batch(SPACE, 8, None)
     put(batch, list(range(8)))
     (*numbers, a, c), (b,) = rows_of(slots)
-    assert_same(batch.copy_of(slots), ({"a": a, "b": tuple(b), "c": c}, *numbers))
+    results = {"a": a, "b": tuple(b), "c": c}, *numbers, {"env_id": np.array(slots)}
+    assert_same(batch.results_of(slots), results)
+
+
+@given(st.lists(st.sets(st.integers(0, 79), min_size=1).map(sorted), max_size=100))
+def test_a_copy_of_neighbours_is_like_that_of_others(batches):
+    batch = Batch(spaces.Box(-1, 1, ()), 80, None)
+    for number, slots in enumerate(batches):
+        neighbours = list(range(slots[0], slots[-1] + 1))
+        for some in (slots, neighbours):
+            rows = np.array(some, np.float64) + number
+            flags = [rows % 2 == 0, rows % 3 == 0]
+            batch.put_arrays(some, [rows, *flags, rows.astype(np.float32)])
+            expected = rows.astype(np.float32), rows, *flags, {"env_id": np.array(some)}
+            results = batch.results_of(some)
+            assert_same(results, expected)
+            # They are the caller's own.
+            for array in (*results[:4], results[4]["env_id"]):
+                array[:] = 1
+            assert_same(batch.results_of(some), expected)
 
 
 def test_the_observation_of_one_slot_is_not_batched():
@@ -79,7 +98,7 @@ def test_the_observation_of_one_slot_is_not_batched():
 )
 def test_observations_have_the_structure_of_their_space(space):
     batch = Batch(space, 2, None)
-    assert_same(batch.observations(copy=True), batch.copy_of([0, 1])[0])
+    assert_same(batch.observations(copy=True), batch.results_of([0, 1])[0])
 
 
 def test_a_copy_of_the_observations_is_the_callers_own():

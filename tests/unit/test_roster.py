@@ -63,6 +63,26 @@ def test_slots_are_split_by_the_parts_of_their_owners(crew, num_parts, data):
     assert groups == [g for part in parts if (g := tuple(s for s in slots if s in part))]
 
 
+@given(crews, st.integers(1, 3), st.data())
+def test_groups_that_are_remembered_are_those_of_the_slots(crew, num_parts, data):
+    num_envs, _ = crew
+    roster = Roster(*crew, 3)
+
+    def check(first, last):
+        for slots in (range(first, last + 1), sorted({first, last})):
+            split = roster.split_by_member(slots, num_parts)
+            expected = [(member, group) for member, group, _ in split]
+            assert roster.groups_of(slots, num_parts) == expected
+
+    slots = st.integers(0, num_envs - 1)
+    ends = [sorted(pair) for pair in data.draw(st.lists(st.tuples(slots, slots), max_size=100))]
+    for first, last in ends:
+        check(first, last)
+    roster.deal(roster.members[: data.draw(st.integers(1, len(roster.members)))])
+    for first, last in ends:
+        check(first, last)
+
+
 def test_a_worker_is_found_by_name():
     roster = Roster(4, 2, 3)
     assert [roster.find(member.worker) for member in roster.members] == roster.members

@@ -184,18 +184,17 @@ def test_a_call_is_taken_once(mailbox_fd, dtype):
 
 
 @pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: nobody spins")
-def test_a_worker_that_looks_out_for_steps_takes_those_alone(mailbox_fd):
+def test_a_worker_that_looks_out_for_calls_takes_those_alone(mailbox_fd):
     head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
-    assert worker.wait_for_step_call(1e-4) is None
+    assert worker.wait_for_call(1e-4) is None
     head.call(7, "<f4")
     # Said after the call, and heard after it.
     head.to_worker.push(b"later")
-    assert worker.wait_for_step_call(_PATIENCE_S) == StepCall(7, "<f4")
-    assert worker.wait_for_step_call(_PATIENCE_S) is None
+    assert worker.wait_for_call(_PATIENCE_S) == StepCall(7, "<f4")
+    assert worker.wait_for_call(_PATIENCE_S) is None
     assert worker.to_worker.pop() == b"later"
     head.call_part(8, "<f4", 0, 1)
-    assert worker.wait_for_step_call(_PATIENCE_S) is None
-    assert isinstance(worker.take_call(), PartCall)
+    assert worker.wait_for_call(_PATIENCE_S) == PartCall(8, "<f4", 0, 1, 0)
 
 
 def test_calls_for_parts_are_taken_in_their_order(mailbox_fd):

@@ -19,6 +19,7 @@ from clusterenv.wire.spaces import join_leaves, leaves_of, rows_of, single_array
 # Fresh memory costs a page fault every 4 kB: more than the copying itself.
 _WORTH_REUSING_BYTES = 1 << 17
 _COPIES = 3
+_MOST_VIEWS = 64
 
 
 class Batch:
@@ -45,8 +46,10 @@ class Batch:
         self._only = self._arrays[0] if single_array_leaf(space) else None
         """Where the observations are a single array."""
         self._objects: list[list[Any]] = [[None] * num_envs for leaf in self._leaves]
+        self._slots = np.arange(num_envs)
         self.infos = Infos(num_envs)
         self._copies: dict[int, list[Array]] = {}
+        self._views: dict[tuple[int, int], tuple[Array, Array, Array, Array, Array]] = {}
 
     def put_arrays(self, slots: Sequence[int], arrays: Sequence[Array]) -> None:
         """Take the rows of a reply that came as frames."""
@@ -119,21 +122,31 @@ class Batch:
         del copies[:-_COPIES]
         return copies[-1]
 
-    def copy_of(self, slots: Sequence[int]) -> tuple[Any, Array, Array, Array]:
-        """A copy of the observations, rewards and flags of some slots (ascending)."""
-        rows = rows_of(slots)
-        return (
-            self._observations_of(slots, rows),
-            self.rewards[rows].copy(),
-            self.terminated[rows].copy(),
-            self.truncated[rows].copy(),
-        )
+    def results_of(self, slots: Sequence[int]) -> tuple[Any, Array, Array, Array, Any]:
+        """Of some slots (ascending), which ``infos["env_id"]`` names."""
+        infos, first = self.infos.take_of(slots), slots[0]
+        if self._only is not None and slots[-1] - first + 1 == len(slots):
+            # What many loops ask for again and again: views that are kept cost less.
+            views = self._views.get((first, len(slots))) or self._view(first, len(slots))
+            env_id, observations, rewards, terminated, truncated = views
+            infos["env_id"] = env_id.copy()
+            return observations.copy(), rewards.copy(), terminated.copy(), truncated.copy(), infos
+        rows = infos["env_id"] = np.array(slots)
+        flags = self.rewards[rows], self.terminated[rows], self.truncated[rows]
+        return self._observations_of(slots, rows), *flags, infos
 
-    def _observations_of(self, slots: Sequence[int], rows: slice | list[int]) -> Any:
-        if self._only is not None:
-            return self._only[rows].copy()
+    def _view(self, first: int, count: int) -> tuple[Array, Array, Array, Array, Array]:
+        assert self._only is not None
+        if len(self._views) == _MOST_VIEWS:
+            self._views.clear()
+        rows = slice(first, first + count)
+        flags = self.rewards[rows], self.terminated[rows], self.truncated[rows]
+        self._views[first, count] = views = self._slots[rows], self._only[rows], *flags
+        return views
+
+    def _observations_of(self, slots: Sequence[int], rows: Array) -> Any:
         values = [
-            array[rows].copy() if array is not None else deepcopy(tuple(objects[s] for s in slots))
+            array[rows] if array is not None else deepcopy(tuple(objects[slot] for slot in slots))
             for array, objects in zip(self._arrays, self._objects, strict=True)
         ]
         return join_leaves(self._space, values)

@@ -113,7 +113,7 @@ class Exchange:
         """Have workers step these slots with the actions in the arena, silently if they can."""
         assert self._parts is not None
         now = time.monotonic()
-        for member, group, _ in self._roster.split_by_member(slots, num_parts):
+        for member, group in self._roster.groups_of(slots, num_parts):
             request = self.new_request()
             if not self._parts.call(member, request, group, dtype, now):
                 step = Step(request, group, ArrayHeader(dtype, ()))

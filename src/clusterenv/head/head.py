@@ -52,7 +52,6 @@ from clusterenv.wire.spaces import (
     Leaf,
     leaves_of,
     pick_rows,
-    rows_of,
     single_array_leaf,
     space_to_plain,
 )
@@ -279,9 +278,7 @@ class Head:
         ):
             self.step(range(self.num_envs), actions)
         elif not self._exchange.step_in_lockstep(actions):
-            dtype = actions.dtype.str
-            self._arena.actions(dtype)[...] = actions
-            header = ArrayHeader(dtype, ())
+            header = ArrayHeader(self._arena.put_actions(actions), ())
             self._exchange.send_to_all(Step(self._exchange.new_request(), None, header))
 
     def step(self, slots: Sequence[int], actions: Array | list[Any], num_parts: int = 1) -> None:
@@ -289,20 +286,25 @@ class Head:
 
         Each worker answers for one part of its slots after the other.
         """
-        live = self._recovering.deal_with_lost(slots)
-        if len(live) < len(slots):
-            still_there = set(live)
-            rows = [row for row, slot in enumerate(slots) if slot in still_there]
-            actions = pick_rows(rows, actions)
-        if not live:
-            return
+        if self._recovering.has_lost_slots:
+            slots, actions = self._deal_with_lost(slots, actions)
+            if not slots:
+                return
         if self._arena is not None and isinstance(actions, np.ndarray):
-            dtype = actions.dtype.str
-            self._arena.actions(dtype)[rows_of(live)] = actions
-            self._exchange.step_parts(live, dtype, num_parts)
+            dtype = self._arena.put_actions(actions, slots)
+            self._exchange.step_parts(slots, dtype, num_parts)
             return
-        for member, group, part in self.roster.split_by_member(live, num_parts):
+        for member, group, part in self.roster.split_by_member(slots, num_parts):
             self._send_actions(member, group, actions[part])
+
+    def _deal_with_lost(
+        self, slots: Sequence[int], actions: Array | list[Any]
+    ) -> tuple[Sequence[int], Array | list[Any]]:
+        """Those that can be stepped, with their actions."""
+        live = self._recovering.deal_with_lost(slots)
+        still_there = set(live)
+        rows = [row for row, slot in enumerate(slots) if slot in still_there]
+        return live, pick_rows(rows, actions)
 
     def _send_actions(
         self, member: Member, slots: tuple[int, ...], actions: Array | list[Any]
@@ -354,23 +356,20 @@ class Head:
 
     def gather_ready(self, count: int, timeout_s: float) -> None:
         """Wait a while for so many slots; what is ready then is taken worker by worker."""
-        largest, deadline = self.roster.largest_share, time.monotonic() + timeout_s
-        while len(self.ready) < count and (left_s := deadline - time.monotonic()) > 0:
-            if not self._exchange.wait_for_parts(count, largest, left_s):
-                break
+        self._exchange.wait_for_parts(count, self.roster.largest_share, timeout_s)
         self.ready.sort()
 
     def take_ready(self, count: int) -> list[int]:
         """Wait until ``count`` slots have been answered; take the first of them, ascending."""
-        largest, is_enough = self.roster.largest_share, False
-        while not is_enough:
-            if not self._exchange.wait_for_parts(count, largest, _TICK_S):
-                is_there = len(self.ready) >= count
-                self._pump(0.0 if is_there or self._arena is not None else _TICK_S)
-                self._exchange.raise_errors()
-            is_enough = len(self.ready) >= count
-        slots = sorted(self.ready[:count])
+        while not self._exchange.wait_for_parts(count, self.roster.largest_share, _TICK_S):
+            is_there = len(self.ready) >= count
+            self._pump(0.0 if is_there or self._arena is not None else _TICK_S)
+            self._exchange.raise_errors()
+            if len(self.ready) >= count:
+                break
+        slots = self.ready[:count]
         del self.ready[:count]
+        slots.sort()
         return slots
 
     def take_values(self) -> tuple[Any, ...]:

@@ -102,9 +102,8 @@ class Lockstep:
         return True
 
     def _call(self, lines: list[Line], request: int, actions: Array) -> None:
-        dtype = actions.dtype.str
+        dtype = self._arena.put_actions(actions)
         self._request, self._dtype, self._begun_at = request, dtype, time.monotonic()
-        self._arena.actions(dtype)[...] = actions
         self.is_open = True
         for line in lines:
             line.mailbox.call(request, dtype)

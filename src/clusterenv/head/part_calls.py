@@ -6,8 +6,8 @@ As in lockstep, such a call is no flight before anything else has to be heard or
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterenv.head.crew import Crew, Line
@@ -45,11 +45,12 @@ class PartCalls:
         # By place, each in the order in which the worker answers.
         self._parts: defaultdict[int, deque[_Part]] = defaultdict(deque)
         self._called: list[Line] = []
+        self._num_wanted = 0
         self.num_open = 0
         """How many calls wait for their answers, and are no flights."""
 
     def call(
-        self, member: Member, request: int, slots: Sequence[int], dtype: str, now: float
+        self, member: Member, request: int, slots: tuple[int, ...], dtype: str, now: float
     ) -> bool:
         """Call a worker, which may sleep still; False if it cannot be called."""
         line = self._crew.line_of(member) if MAY_SPIN and member.joined else None
@@ -60,7 +61,7 @@ class PartCalls:
         if len(parts) == MOST_PARTS or not mailbox.can_call_part():
             return False
         number = mailbox.call_part(request, dtype, first - member.slots[0], count)
-        parts.append(_Part(member, request, tuple(slots), dtype, now, number))
+        parts.append(_Part(member, request, slots, dtype, now, number))
         self.num_open += 1
         self._called.append(line)
         return True
@@ -74,27 +75,33 @@ class PartCalls:
         self._called.clear()
 
     def wait_for(self, num_slots: int, largest: int, timeout_s: float) -> bool:
-        """Wait until so many slots are ready; False if there is something else to hear.
+        """Wait until so many slots are ready.
 
         ``largest``: no answer is for more slots.
+
+        Returns:
+            False if time is up, or if there is something else to hear.
         """
-        inbox, ready = self._crew.inbox, self._ready
+        inbox, marks = self._crew.inbox, self._marks
+        self._num_wanted, deadline = num_slots, time.monotonic() + timeout_s
+        while timeout_s > 0:
+            # Counted first: what comes meanwhile wakes the head earlier, not later.
+            marks.wake_at(marks.total() - (len(self._ready) - num_slots) // largest)
+            inbox.wait(timeout_s, self._are_enough)
+            if self._are_enough():
+                return inbox.is_empty()
+            if not inbox.is_empty():
+                break
+            timeout_s = deadline - time.monotonic()
+        return False
 
-        def is_done() -> bool:
-            self.take()
-            return len(ready) >= num_slots
-
-        # Counted first: what comes meanwhile wakes the head earlier, not later.
-        total = self._marks.total()
-        if not is_done():
-            self._marks.wake_at(total - (len(ready) - num_slots) // largest)
-            inbox.wait(timeout_s, is_done)
-        return inbox.is_empty()
+    def _are_enough(self) -> bool:
+        self.take()
+        return len(self._ready) >= self._num_wanted
 
     def take(self) -> bool:
         """Whether there are answers by rows alone; their slots are ready now."""
-        is_silent, ready = self._marks.is_silent, self._ready
-        num_before = len(ready)
+        is_silent, num_before = self._marks.is_silent, len(self._ready)
         for place, parts in self._parts.items():
             while parts:
                 part = parts[0]
@@ -105,10 +112,10 @@ class PartCalls:
                     break
                 parts.popleft()
                 self._close(part)
-                ready.extend(part.slots)
-        return len(ready) > num_before
+        return len(self._ready) > num_before
 
     def _close(self, part: _Part) -> None:
+        self._ready += part.slots
         part.member.rows += len(part.slots)
         if part.flight is None:
             self.num_open -= 1

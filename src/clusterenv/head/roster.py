@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 RESTART_WINDOW_S = 60.0
+_MOST_GROUPS = 64
 
 
 @dataclass
@@ -57,6 +58,7 @@ class Roster:
         self._max_restarts = max_restarts_per_minute
         self._member_by_worker = {member.worker: member for member in self.members}
         self._member_by_slot: list[Member] = []
+        self._groups: dict[tuple[int, int, int], list[tuple[Member, tuple[int, ...]]]] = {}
         self._incarnations = [0] * num_envs
         self.deal(self.members)
 
@@ -73,6 +75,7 @@ class Roster:
         self.staffed = [member for member in self.members if member.slots]
         self._member_by_slot = [member for member in self.staffed for _ in member.slots]
         self.largest_share = max(sizes)
+        self._groups.clear()
         return changed
 
     def can_do_without(self, absent: Member) -> bool:
@@ -112,6 +115,21 @@ class Roster:
         member.worker = f"worker-{member.index}.{member.incarnation}"
         member.joined, member.leaving = False, ""
         self._member_by_worker[member.worker] = member
+
+    def groups_of(
+        self, slots: Sequence[int], num_parts: int
+    ) -> list[tuple[Member, tuple[int, ...]]]:
+        """``slots`` (ascending) by their owners and parts, remembered where they are neighbours."""
+        key = slots[0], slots[-1], num_parts
+        are_neighbours = key[1] - key[0] + 1 == len(slots)
+        if are_neighbours and key in self._groups:
+            return self._groups[key]
+        groups = [(member, group) for member, group, _ in self.split_by_member(slots, num_parts)]
+        if are_neighbours:
+            if len(self._groups) == _MOST_GROUPS:
+                self._groups.clear()
+            self._groups[key] = groups
+        return groups
 
     def split_by_member(
         self, slots: Sequence[int], num_parts: int = 1

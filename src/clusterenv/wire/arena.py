@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,13 @@ class Arena:
             self._take(np.dtype(np.uint8), (_action_row_bytes(action),)) if action else None
         )
         self._action_views: dict[str, Array] = {}
+
+    def put_actions(self, actions: Array, slots: Sequence[int] | None = None) -> str:
+        """Write a row for each of these slots (ascending), or all; the dtype to read them with."""
+        dtype = _name_of(actions.dtype)
+        rows = slice(None) if slots is None else rows_of(slots)
+        self.actions(dtype)[rows] = actions
+        return dtype
 
     def actions(self, dtype: str) -> Array:
         """The action rows seen as ``dtype``: envs get the dtype that the user passed."""
@@ -135,6 +143,11 @@ class Window:
         """Keep what these rows say, for the case that their worker is killed while it writes."""
         for now, before in self._now_and_before:
             np.copyto(before, now)
+
+
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    return dtype.str  # to put it together each time costs more than to write the actions
 
 
 def _row_bytes(leaf: Leaf) -> int:

@@ -12,7 +12,7 @@ from clusterenv.wire import bell
 from clusterenv.wire.codec import Buffer, decode, encode
 from clusterenv.wire.frame_buffer import FrameWriter
 from clusterenv.wire.invitation import SharedDescriptors
-from clusterenv.wire.messages import Message, Reply, StepCall, Warned
+from clusterenv.wire.messages import Message, PartCall, Reply, StepCall, Warned
 from clusterenv.wire.shared_memory import Mailbox
 from clusterenv.wire.worker_channel import WorkerSocket
 
@@ -93,12 +93,12 @@ class SharedChannel:
                 return None
             self._block(remaining_s)
 
-    def wait_for_step_call(self) -> StepCall | None:
+    def wait_for_call(self) -> StepCall | PartCall | None:
         """Spin briefly on the mailbox for this alone; None if :meth:`recv` has to look."""
         if self._socket_is_due() and self._socket.socket.poll(0):
             self._looked_at_socket = 0.0
             return None
-        return self._mailbox.wait_for_step_call(SPIN_S)
+        return self._mailbox.wait_for_call(SPIN_S)
 
     def _take_mail(self) -> Message:
         # Nobody calls before what was sent earlier has been read: the call is always the older.

@@ -204,8 +204,8 @@ class Mailbox:
         notes[self._TAKEN] = request
         return call
 
-    def wait_for_step_call(self, seconds: float) -> StepCall | None:
-        """Look again and again, yielding the core, for a call to step all slots.
+    def wait_for_call(self, seconds: float) -> StepCall | PartCall | None:
+        """Look again and again, yielding the core, for a call alone.
 
         None after ``seconds``, or if there is any other mail.
         """
@@ -219,7 +219,7 @@ class Mailbox:
                 return None
             os.sched_yield()
         is_part = notes[self._PARTS_CALLED] != notes[self._PARTS_TAKEN]
-        return None if is_part else self._take_step()
+        return self._take_part() if is_part else self._take_step()
 
     def has_mail(self) -> bool:
         """Whether there is something for the worker."""

@@ -146,10 +146,8 @@ class Worker:
 
     def _do(self, message: Message, frames: list[Buffer]) -> None:
         match message:
-            case StepCall():
-                self._answer_call(message, self._slots)
-            case PartCall(first=first, count=count):
-                self._answer_call(message, self._slots[first : first + count])
+            case StepCall() | PartCall():
+                self._answer_call(message)
             case Step():
                 self._step(message, frames)
             case Reset():
@@ -258,7 +256,7 @@ class Worker:
     # Work.
 
     def _step_as_called(self) -> bool:
-        """Step all slots again and again, while nothing else is to be heard or done.
+        """Step slots again and again, while nothing else is to be heard or done.
 
         Returns:
             Whether it has looked out for calls.
@@ -267,17 +265,20 @@ class Worker:
         if called is None or self._backlog or self._watch is not None:
             return False
         assert isinstance(channel, SharedChannel)
-        while not self._has_to_leave and (call := channel.wait_for_step_call()) is not None:
+        while not self._has_to_leave and (call := channel.wait_for_call()) is not None:
             self._expect_progress()
             try:
-                self._current = called.answer(call, self._slots)
+                self._answer_call(call)
             except Exception as error:
                 self._report(call.request, error)
             self.deadline = None
         return True
 
-    def _answer_call(self, call: StepCall | PartCall, slots: tuple[int, ...]) -> None:
+    def _answer_call(self, call: StepCall | PartCall) -> None:
         assert self._called is not None, "the head called before Layout"
+        slots = self._slots
+        if isinstance(call, PartCall):
+            slots = slots[call.first : call.first + call.count]
         outcome = self._called.answer(call, slots, is_timed=self._watch is not None)
         self._current = outcome if len(slots) == len(self._slots) else None
 
