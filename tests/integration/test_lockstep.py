@@ -57,6 +57,12 @@ class Counting(Quiet):
         return super().step(action)
 
 
+@pytest.fixture
+def core_of_its_own(monkeypatch):
+    """The head sleeps where no worker is."""
+    monkeypatch.setattr("clusterenv.wire.marks.current_core", lambda: -1)
+
+
 def note_calls(owner, method):
     """The first arguments of all calls from now on: a list that grows."""
     calls, original = [], getattr(owner, method)
@@ -75,6 +81,7 @@ def step(envs):
 
 @ordered
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 0, 1)])
+@pytest.mark.usefixtures("core_of_its_own")
 def test_the_head_wakes_for_the_last_two_answers_only(order):
     makers = [(Quiet, Quiet, Slow, Slower)[place] for place in order]
     with ClusterEnv(makers, num_workers=4) as envs:
@@ -91,6 +98,24 @@ def test_the_head_wakes_for_the_last_two_answers_only(order):
 
 
 @ordered
+def test_a_head_that_sleeps_on_the_core_of_the_last_wakes_once(monkeypatch):
+    with ClusterEnv([Quiet, Slow], num_workers=2) as envs:
+        envs.reset(seed=1)
+        envs._head.crew.inbox.may_spin = False
+        cores = envs._head._arena.marks._cores
+        monkeypatch.setattr("clusterenv.wire.marks.current_core", lambda: cores[1])
+        for _ in range(2):
+            step(envs)
+        envs._head.crew.inbox.bell.clear()
+        envs.step_async(envs.action_space.sample())
+        waits = note_calls(envs._head.crew.inbox, "wait")
+        assert envs._head._exchange.finish_lockstep(10.0)
+        assert len(waits) == 1
+        envs.step_wait()
+
+
+@ordered
+@pytest.mark.usefixtures("core_of_its_own")
 def test_a_bell_that_rings_late_does_not_keep_the_head_awake():
     with ClusterEnv([Slow, Slower], num_workers=2) as envs:
         envs.reset(seed=1)

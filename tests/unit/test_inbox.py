@@ -137,7 +137,7 @@ def words(count):
 
 
 def test_workers_see_whether_the_head_sleeps(inbox):
-    inbox.marks, asleep = Marks(words(1), asleep_word := words(2)), []
+    inbox.marks, asleep = Marks(words(1), asleep_word := words(2), words(2)), []
 
     def look_and_ring():
         while not asleep_word[0]:
@@ -155,6 +155,6 @@ def test_workers_see_whether_the_head_sleeps(inbox):
 
 def test_the_head_looks_once_more_before_it_sleeps(inbox):
     # Who answered when it was awake did not ring.
-    inbox.marks = Marks(words(1), asleep := words(2))
+    inbox.marks = Marks(words(1), asleep := words(2), words(2))
     assert inbox.wait(_PATIENCE_S, lambda: asleep[0] == 1)
     assert not asleep[0]

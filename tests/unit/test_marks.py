@@ -1,5 +1,7 @@
 """A mark says who has answered what, and who of all has to wake the head."""
 
+import itertools
+
 import pytest
 
 from clusterenv.wire.marks import MAY_SPIN, MOST_PARTS, Marks, PartMarks
@@ -9,9 +11,16 @@ ordered = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: eve
 
 def three_places():
     """Marks, and a head that sleeps."""
-    marks = Marks(words(3), words(1))
+    marks = Marks(words(3), words(1), words(4))
     marks.fall_asleep()
     return marks
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch):
+    """Each time somebody asks, it is on another core."""
+    cores = itertools.count(1)
+    monkeypatch.setattr("clusterenv.wire.marks.current_core", lambda: next(cores))
 
 
 def words(count):
@@ -48,6 +57,28 @@ def test_the_last_wakes_a_head_that_has_looked_out_for_it_in_vain():
 
 
 @ordered
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_head_that_sleeps_on_the_core_of_the_last_is_woken_by_that_one(monkeypatch, last):
+    marks, core = Marks(words(2), words(1), words(3)), [0]
+    monkeypatch.setattr("clusterenv.wire.marks.current_core", lambda: core[0])
+
+    def put(place, request):
+        core[0] = place
+        return marks.put(place, request, says_more=False)
+
+    first = 1 - last
+    for place in (first, last):
+        put(place, 1)
+    core[0] = last
+    marks.fall_asleep()
+    assert not put(first, 2)
+    assert put(last, 2)
+    core[0] = first
+    marks.announce_sleep()
+    assert put(first, 3)
+
+
+@ordered
 def test_nobody_waits_for_a_worker_that_is_gone():
     marks = three_places()
     marks.expect_no_answer(2)
@@ -71,7 +102,7 @@ def test_several_are_missing_until_the_last_but_one_has_answered(answers, severa
 
 
 def test_one_worker_alone_wakes_the_head():
-    marks = Marks(words(1), words(1))
+    marks = Marks(words(1), words(1), words(2))
     marks.fall_asleep()
     assert marks.put(0, 1, says_more=False)
 
@@ -104,7 +135,7 @@ def test_a_worker_that_is_gone_has_not_answered():
 def parts_of_two_places():
     """Marks of parts, and those through which the head falls asleep."""
     head = words(2)
-    return PartMarks(words(2 * MOST_PARTS), words(2), head), Marks(words(2), head)
+    return PartMarks(words(2 * MOST_PARTS), words(2), head), Marks(words(2), head, words(3))
 
 
 def test_a_part_is_silent_if_its_rows_are_all():

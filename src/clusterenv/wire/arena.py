@@ -38,7 +38,7 @@ class Arena:
         self._num_envs = num_envs
         # Of these only the first rows are needed.
         words, head = self._take_words(1)[:num_places], self._take_words(2)[:2]
-        self.marks = Marks(words, head)
+        self.marks = Marks(words, head, self._take_words(2)[: num_places + 1])
         answers, counts = self._take_words(MOST_PARTS), self._take_words(1)[:num_places]
         self.part_marks = PartMarks(answers, counts, head)
         self.rewards = self._take(np.dtype(np.float64), ())
@@ -117,7 +117,7 @@ class Arena:
     @staticmethod
     def size_of(num_envs: int, action: Leaf | None, leaves: Sequence[Leaf]) -> int:
         """Bytes that such an arena takes."""
-        words = [1, 2, MOST_PARTS, 1, 1]
+        words = [1, 2, 2, MOST_PARTS, 1, 1]
         rows = [
             *(8 * count for count in words),
             8,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 # A reader that spins sees the counter before the data on machines with weak memory ordering;
 # going through a bell orders them everywhere.
@@ -16,6 +17,18 @@ MOST_PARTS = 8
 """How many calls for parts of its slots a worker may have that the head has seen no answer to."""
 
 _fence = threading.Lock()
+
+
+def _find_current_core() -> Callable[[], int]:
+    try:
+        return ctypes.CDLL(None).sched_getcpu
+    except (AttributeError, OSError):
+        # Nobody knows: it is as if all had the same one.
+        return lambda: 0
+
+
+current_core = _find_current_core()
+"""Which core this thread is on."""
 
 
 def barrier() -> None:
@@ -31,30 +44,43 @@ class Marks:
     Args:
         words: One per place of the run.
         head: One more: whether the head sleeps.
+        cores: One per place: where the worker was when it answered last. And one more: where the
+            head went to sleep, which is where the kernel will wake it, whoever steps there.
     """
 
     _NOBODY = (1 << 63) - 1
 
-    def __init__(self, words: memoryview, head: memoryview) -> None:
-        self._words, self._head = words, head
+    def __init__(self, words: memoryview, head: memoryview, cores: memoryview) -> None:
+        self._words, self._head, self._cores = words, head, cores
 
     def put(self, place: int, request: int, says_more: bool) -> bool:
         """The worker in ``place`` has answered ``request``; whether it has to wake the head.
 
         ``says_more``: its rows are not all, a message was sent with the rest.
 
-        The last but one wakes it, so that it is awake when the last answers. Earlier it would only
-        take a core from those still at work.
+        The last but one wakes it, so that it is awake when the last answers; but not where it would
+        take its core from that one, who then has to wake it. Earlier it would always take a core
+        from those still at work.
         """
+        self._cores[place] = current_core()
         self._words[place] = 2 * request + says_more
         # Two that answer at once must see each other, and the head that falls asleep.
         barrier()
         if not MAY_SPIN:
             return True
-        if not self._head[0] or self.are_several_missing(request):
+        if not self._head[0] or not self._is_time_to_wake(request):
             return False
         self.wake_up()  # the last need not ring as well
         return True
+
+    def _is_time_to_wake(self, request: int) -> bool:
+        missing, silent = self._NOBODY, 2 * request
+        for place, word in enumerate(self._words):
+            if word < silent:
+                if missing != self._NOBODY:
+                    return False
+                missing = place
+        return missing == self._NOBODY or bool(self._cores[missing] != self._cores[-1])
 
     def are_several_missing(self, request: int) -> bool:
         """Whether more than one worker has not answered ``request`` yet."""
@@ -68,11 +94,12 @@ class Marks:
 
     def announce_sleep(self) -> None:
         """The head will sleep when it has called: whoever is called after this finds it asleep."""
+        self._cores[-1] = current_core()
         self._head[0] = 1
 
     def fall_asleep(self) -> None:
         """The head will not look again before its bell rings: look once more after this."""
-        self._head[0] = 1
+        self.announce_sleep()
         barrier()
 
     def wake_up(self) -> None:
