@@ -74,8 +74,22 @@ def test_slow_envs_are_seen(memory):
         assert "step" in result.calls
         # Nothing is left that would cost time.
         assert not {"step", "reset", "rollout", "stream"} & set(vars(envs))
-        assert set(vars(envs._head.crew.inbox)) & {"wait"} == set()
+        assert not {"wait", "wait_for_bell", "spin_until"} & set(vars(envs._head.crew.inbox))
         envs.step(actions)
+
+
+@pytest.mark.parametrize("may_spin", [True, False])
+def test_the_head_waits_for_partial_batches(memory, may_spin):
+    with ClusterEnv(sleepy(0.01, 0.01), shared_memory=memory, batch_size=1) as envs:
+        envs._head.crew.inbox.may_spin = may_spin
+        with envs.profile() as profile:
+            envs.async_reset(seed=0)
+            for _ in range(20):
+                *_, info = envs.recv()
+                envs.send(np.zeros(1, np.int64), info["env_id"])
+        seconds = profile.result.head
+        assert seconds["wait"] > 0.05
+        assert seconds["wait"] > seconds["head"]
 
 
 def test_a_slow_learner_is_seen():

@@ -133,42 +133,49 @@ def test_a_worker_that_is_gone_has_not_answered():
 
 
 def parts_of_two_places():
-    """Marks of parts, and those through which the head falls asleep."""
-    head = words(2)
-    return PartMarks(words(2 * MOST_PARTS), words(2), head), Marks(words(2), head, words(3))
+    return PartMarks(words(2 * MOST_PARTS), words(2), words(2))
 
 
 def test_a_part_is_silent_if_its_rows_are_all():
-    parts, _ = parts_of_two_places()
+    parts = parts_of_two_places()
     parts.put(1, 0, 7, says_more=False)
     parts.put(1, 1, 8, says_more=True)
-    assert parts.is_silent(1, 0, 7)
-    assert not parts.is_silent(1, 1, 8)
-    assert not parts.is_silent(0, 0, 7)
+    assert parts.answers[MOST_PARTS] == 7
+    assert 8 not in parts.answers.tolist()
+    assert parts.answers[0] == 0
 
 
 def test_a_part_that_is_answered_later_leaves_the_earlier_ones_answered():
-    parts, _ = parts_of_two_places()
+    parts = parts_of_two_places()
     for number in range(MOST_PARTS):
         parts.put(0, number, 10 + number, says_more=False)
-    assert all(parts.is_silent(0, number, 10 + number) for number in range(MOST_PARTS))
+    assert parts.answers[:MOST_PARTS].tolist() == [10 + number for number in range(MOST_PARTS)]
 
 
 @pytest.mark.parametrize("says_more", [True, False])
 def test_the_head_is_woken_once_there_are_as_many_answers_as_it_wants(says_more):
-    parts, marks = parts_of_two_places()
+    parts = parts_of_two_places()
     parts.put(0, 0, 1, says_more)
-    parts.wake_at(parts.total() + 2)
-    marks.fall_asleep()
+    parts.fall_asleep(2)
     assert not parts.put(1, 0, 2, says_more)
     assert parts.put(0, 1, 3, says_more)
     # It has been rung for.
     assert not parts.put(1, 1, 4, says_more)
     # And has looked again, in vain.
-    marks.fall_asleep()
+    parts.fall_asleep(1)
     assert parts.put(0, 2, 5, says_more)
 
 
+def test_a_head_that_waits_for_something_else_as_well_is_woken_by_any_answer():
+    head = words(2)
+    parts = PartMarks(words(MOST_PARTS), words(1), head)
+    parts.fall_asleep(3)
+    parts.wake_up()
+    parts.wake_at_any_answer()
+    Marks(words(1), head, words(2)).fall_asleep()
+    assert parts.put(0, 0, 1, says_more=False)
+
+
 def test_who_answers_for_a_part_does_not_wake_a_head_that_is_awake():
-    parts, _ = parts_of_two_places()
+    parts = parts_of_two_places()
     assert not parts.put(0, 0, 1, says_more=False)

@@ -17,7 +17,6 @@ from clusterenv.wire.addresses import numeric
 from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE, Invitation
 from clusterenv.worker.applying import NoHeadError, apply
 from clusterenv.worker.lifeline import EXIT_HEAD_GONE, Lifeline, end_with_input
-from clusterenv.worker.turns import let_others_go_first
 from clusterenv.worker.worker import Worker
 
 
@@ -44,7 +43,9 @@ def _prepare() -> None:
     faulthandler.enable()
     os.environ["CLUSTERENV_WORKER"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    let_others_go_first()
+    with contextlib.suppress(AttributeError, OSError):
+        # A worker that is woken must not push the head aside before it has woken the others.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _run(invitation: Invitation, input_is_lifeline: bool, exit_without_head: int) -> NoReturn:

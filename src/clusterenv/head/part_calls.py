@@ -26,7 +26,8 @@ class _Part:
     slots: tuple[int, ...]
     dtype: str
     sent_at: float
-    number: int
+    word: int
+    """Where its answer will be, see :class:`PartMarks`."""
     flight: Flight | None = None
 
 
@@ -61,7 +62,8 @@ class PartCalls:
         if len(parts) == MOST_PARTS or not mailbox.can_call_part():
             return False
         number = mailbox.call_part(request, dtype, first - member.slots[0], count)
-        parts.append(_Part(member, request, slots, dtype, now, number))
+        word = member.index * MOST_PARTS + number
+        parts.append(_Part(member, request, slots, dtype, now, word))
         self.num_open += 1
         self._called.append(line)
         return True
@@ -82,16 +84,23 @@ class PartCalls:
         Returns:
             False if time is up, or if there is something else to hear.
         """
-        inbox, marks = self._crew.inbox, self._marks
+        inbox, marks, ready = self._crew.inbox, self._marks, self._ready
         self._num_wanted, deadline = num_slots, time.monotonic() + timeout_s
+        if inbox.may_spin and inbox.spin_until(self._are_enough):
+            return self._are_enough() and inbox.is_empty()
         while timeout_s > 0:
-            # Counted first: what comes meanwhile wakes the head earlier, not later.
-            marks.wake_at(marks.total() - (len(self._ready) - num_slots) // largest)
-            inbox.wait(timeout_s, self._are_enough)
+            marks.fall_asleep(-((len(ready) - num_slots) // largest))
+            try:
+                # Whoever answered while it was awake did not ring.
+                if not inbox.is_empty():
+                    return False
+                if self._are_enough():
+                    return True
+                inbox.wait_for_bell(timeout_s)
+            finally:
+                marks.wake_up()
             if self._are_enough():
-                return inbox.is_empty()
-            if not inbox.is_empty():
-                break
+                return True
             timeout_s = deadline - time.monotonic()
         return False
 
@@ -101,14 +110,14 @@ class PartCalls:
 
     def take(self) -> bool:
         """Whether there are answers by rows alone; their slots are ready now."""
-        is_silent, num_before = self._marks.is_silent, len(self._ready)
-        for place, parts in self._parts.items():
+        answers, num_before = self._marks.answers, len(self._ready)
+        for parts in self._parts.values():
             while parts:
                 part = parts[0]
                 if part.flight is not None and part.flight not in self._flights:
                     parts.popleft()
                     continue
-                if not is_silent(place, part.number, part.request):
+                if answers[part.word] != part.request:
                     break
                 parts.popleft()
                 self._close(part)
@@ -124,7 +133,7 @@ class PartCalls:
 
     def become_flights(self) -> None:
         """From now on the calls so far are like any other request."""
-        self._marks.wake_at(0)
+        self._marks.wake_at_any_answer()
         if not self.num_open:
             return
         self.num_open = 0

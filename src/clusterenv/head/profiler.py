@@ -96,7 +96,8 @@ class Profiler:
         stream = envs.stream
         noted = self._noting("stream", watch, stream)
         watch.replace(envs, "stream", lambda *a, **k: watch.over("head", noted(*a, **k)))
-        watch.attach(head.crew.inbox, "wait", "wait")
+        for method in ("wait", "wait_for_bell", "spin_until"):
+            watch.attach(head.crew.inbox, method, "wait")
         # It leaves no moment to be timed.
         watch.replace(head, "step_at_once", lambda actions: False)
         watch.replace(head, "_take", self._noting_arrival(head._take))

@@ -148,7 +148,8 @@ class PartMarks:
     _ASLEEP, _WAKE_AT = 0, 1
 
     def __init__(self, answers: memoryview, counts: memoryview, head: memoryview) -> None:
-        self._answers, self._counts, self._head = answers, counts, head
+        self.answers, self._counts, self._head = answers, counts, head
+        """By place and number of the call: the last request that was answered with rows alone."""
 
     def put(self, place: int, number: int, request: int, says_more: bool) -> bool:
         """The worker in ``place`` has answered a call; whether it has to wake the head.
@@ -156,7 +157,7 @@ class PartMarks:
         ``says_more``: its rows are not all, a message was sent with the rest.
         """
         if not says_more:
-            self._answers[place * MOST_PARTS + number] = request
+            self.answers[place * MOST_PARTS + number] = request
         self._counts[place] += 1
         # Two that answer at once must see each other, and the head that falls asleep.
         barrier()
@@ -169,10 +170,17 @@ class PartMarks:
         """How many answers there were, of all workers."""
         return sum(self._counts)
 
-    def wake_at(self, total: int) -> None:
-        """Let the head sleep until there were so many answers, whatever it has seen of them."""
-        self._head[self._WAKE_AT] = total
+    def fall_asleep(self, num_answers: int) -> None:
+        """The head will not look again before there are so many more: look once more after this."""
+        # What comes meanwhile wakes it earlier, not later.
+        self._head[self._WAKE_AT] = sum(self._counts) + num_answers
+        self._head[self._ASLEEP] = 1
+        barrier()
 
-    def is_silent(self, place: int, number: int, request: int) -> bool:
-        """Whether the call was answered, with rows alone."""
-        return bool(self._answers[place * MOST_PARTS + number] == request)
+    def wake_up(self) -> None:
+        """The head looks again."""
+        self._head[self._ASLEEP] = 0
+
+    def wake_at_any_answer(self) -> None:
+        """Whenever it sleeps from now on."""
+        self._head[self._WAKE_AT] = 0
