@@ -89,7 +89,8 @@ class PartCalls:
         if inbox.may_spin and inbox.spin_until(self._are_enough):
             return self._are_enough() and inbox.is_empty()
         while timeout_s > 0:
-            marks.fall_asleep(-((len(ready) - num_slots) // largest))
+            missing = num_slots - len(ready)
+            marks.fall_asleep(-(-missing // largest))
             try:
                 # Whoever answered while it was awake did not ring.
                 if not inbox.is_empty():

@@ -12,8 +12,8 @@ class Bell:
     """One descriptor to wait on, one to ring: the same eventfd where there is one, else a pipe.
 
     Args:
-        hands_over: Who rings is about to wait, and who waits goes on in its place, on its core:
-            the kernel does that for a pipe.
+        hands_over: Who rings is about to wait, and who waits had best go on in its place, on its
+            core: for a pipe the kernel does that, unless who waits has just used another core.
     """
 
     def __init__(self, hands_over: bool = False) -> None:
