@@ -62,7 +62,8 @@ def packed(plain):
 
 
 def with_infos(infos):
-    return lambda message, frames: [(replace(message, infos=infos), frames)]
+    # By slot, as the first byte says.
+    return lambda message, frames: [(replace(message, infos=b"s" + infos), frames)]
 
 
 def with_array(index, array):

@@ -1,5 +1,6 @@
 """Infos arrive as they were made, and are merged as Gymnasium does, whatever way they travel."""
 
+import msgspec
 import numpy as np
 import pytest
 from gymnasium.vector import VectorEnv
@@ -137,6 +138,13 @@ def test_infos_that_are_not_alike_travel_by_slot(other):
     assert_same(arrived, infos)
 
 
+@pytest.mark.parametrize("name", ["\ud800", "größe"])
+def test_infos_have_any_names(name):
+    infos = [(slot, {name: slot}) for slot in range(3)]
+    arrived = unpack_infos(pack_infos(infos, allow_pickle=False), allow_pickle=False)
+    assert_same(arrived, infos)
+
+
 def test_the_infos_of_one_slot_are_merged_in_the_order_they_were_made():
     infos = Infos(2)
     infos.put([(1, {"x": 1}), (0, {"x": 5}), (1, {"x": 2})], [0, 1])
@@ -157,30 +165,52 @@ def test_taking_the_infos_of_some_slots_leaves_those_of_the_others(taken):
     assert left["_x"].tolist() == [slot not in taken for slot in range(6)]
 
 
-SLOTS, COLUMN = np.array([1, 2]), np.array([0.5, 0.5])
+@pytest.mark.parametrize(
+    "said",
+    [5, [5], [(1, 2, 3)], [(1, "no dict")], [("one", {})], (np.array([1]), {"x": np.ones(1)}, ())],
+)
+def test_infos_of_another_layout_are_a_protocol_error(said):
+    with pytest.raises(ProtocolError, match="of another layout"):
+        unpack_infos(b"s" + pack(said, allow_pickle=False), allow_pickle=False)
+
+
+SLOTS, COLUMN = np.array([1, 2]).tobytes(), np.array([0.5, 0.5]).tobytes()
+
+
+def test_infos_by_name_are_bytes_by_name():
+    said = msgspec.msgpack.encode((SLOTS, {"x": ("<f8", COLUMN)}, ("x",)))
+    infos = unpack_infos(b"n" + said, allow_pickle=False)
+    assert infos.by_slot() == [(1, {"x": 0.5}), (2, {"x": 0.5})]
 
 
 @pytest.mark.parametrize(
     "said",
     [
         5,
-        [5],
-        [(1, 2, 3)],
-        [(1, "no dict")],
-        [("one", {})],
-        (SLOTS, {"x": COLUMN}),
+        [],
+        (SLOTS, {"x": ("<f8", COLUMN)}),
         (SLOTS, {}, ()),
-        (SLOTS[:0], {"x": COLUMN[:0]}, ()),
-        (SLOTS.astype(np.float64), {"x": COLUMN}, ()),
-        (SLOTS, {"x": COLUMN[:1]}, ()),
-        (SLOTS, {"x": COLUMN.astype("S4")}, ()),
-        (SLOTS, {5: COLUMN}, ()),
-        ([1, 2], {"x": COLUMN}, ()),
+        (b"", {"x": ("<f8", b"")}, ()),
+        (SLOTS[:9], {"x": ("<f8", COLUMN)}, ()),
+        (SLOTS, {"x": ("<f8", COLUMN[:8])}, ()),
+        (SLOTS, {"x": ("<f8", COLUMN[:9])}, ()),
+        (SLOTS, {"x": ("<S8", COLUMN)}, ()),
+        (SLOTS, {"x": ("|O8", COLUMN)}, ()),
+        (SLOTS, {"x": ("no dtype", COLUMN)}, ()),
+        (SLOTS, {5: ("<f8", COLUMN)}, ()),
+        ([1, 2], {"x": ("<f8", COLUMN)}, ()),
+        (SLOTS, {"x": ("<f8", COLUMN)}, (5,)),
     ],
 )
-def test_infos_of_another_layout_are_a_protocol_error(said):
-    with pytest.raises(ProtocolError, match="of another layout"):
-        unpack_infos(pack(said, allow_pickle=False), allow_pickle=False)
+def test_infos_by_name_of_another_layout_are_a_protocol_error(said):
+    with pytest.raises(ProtocolError, match=r"of another layout|no dtype"):
+        unpack_infos(b"n" + msgspec.msgpack.encode(said), allow_pickle=False)
+
+
+@pytest.mark.parametrize("data", [b"x", b"n", b"s", b"n\xc1", b"\x00"])
+def test_bytes_that_are_no_infos_are_a_protocol_error(data):
+    with pytest.raises(ProtocolError):
+        unpack_infos(data, allow_pickle=False)
 
 
 @pytest.mark.parametrize("slots", [[9], [-1], [0, 1, 2]])

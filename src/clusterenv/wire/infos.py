@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from clusterenv.errors import ProtocolError
 from clusterenv.wire.codec import Array
-from clusterenv.wire.values import pack, unpack
+from clusterenv.wire.values import dtype_of_plain_data, pack, unpack
 
 Info = tuple[int, dict[str, Any]]
 """A slot, and what its env said."""
 
 _PYTHONS_OWN = (int, float, bool)
+_OTHER_LAYOUT = "a reply has infos of another layout"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,9 @@ class InfosByName:
 
 def _has_a_meaning(name: Any) -> bool:
     """Whether merging treats it differently: a mask's name, say, or no name at all."""
-    return type(name) is not str or name.startswith("_") or name == "final_obs"
+    if type(name) is not str or name.startswith("_") or name == "final_obs":
+        return True
+    return not name.isascii()  # which may be no text even
 
 
 def _column(values: list[Any]) -> Array | None:
@@ -77,25 +81,61 @@ def _column(values: list[Any]) -> Array | None:
         return None
 
 
+class _Packed(msgspec.Struct, array_like=True):
+    """Infos by name, as they travel."""
+
+    slots: bytes
+    columns: dict[str, tuple[str, bytes]]
+    """The dtype and the numbers of each name."""
+    pythons_own: tuple[str, ...]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Packed).decode
+# What the first byte says of the others.
+_BY_NAME, _BY_SLOT = b"n", b"s"
+
+
 def pack_infos(infos: Sequence[Info], *, allow_pickle: bool) -> bytes:
     """Infos of slots, which may be named twice, in this order; empty if there are none."""
     if not infos:
         return b""
     by_name = InfosByName.of(infos)
     if by_name is None:
-        return pack(list(infos), allow_pickle=allow_pickle)
-    parts = (by_name.slots, by_name.numbers, by_name.pythons_own)
-    return pack(parts, allow_pickle=False)
+        return _BY_SLOT + pack(list(infos), allow_pickle=allow_pickle)
+    numbers = by_name.numbers.items()
+    columns = {name: (array.dtype.str, array.tobytes()) for name, array in numbers}
+    return _BY_NAME + _encode(_Packed(by_name.slots.tobytes(), columns, by_name.pythons_own))
 
 
 def unpack_infos(data: bytes, *, allow_pickle: bool) -> list[Info] | InfosByName:
     """What :func:`pack_infos` packed; ProtocolError if it is anything else."""
-    match unpack(data, allow_pickle=allow_pickle):
-        case list(infos) if all(_is_info(info) for info in infos):
+    if data[:1] == _BY_NAME:
+        return _read_by_name(data[1:])
+    if data[:1] == _BY_SLOT:
+        infos = unpack(data[1:], allow_pickle=allow_pickle)
+        if isinstance(infos, list) and all(_is_info(info) for info in infos):
             return infos
-        case (np.ndarray() as slots, dict(numbers), tuple(own)) if _fit(slots, numbers):
-            return InfosByName(slots, numbers, own)
-    raise ProtocolError("a reply has infos of another layout")
+    raise ProtocolError(_OTHER_LAYOUT)
+
+
+def _read_by_name(data: bytes) -> InfosByName:
+    try:
+        packed = _decode(data)
+        slots = np.frombuffer(packed.slots, np.int64)
+        numbers = {
+            name: np.frombuffer(column, dtype_of_plain_data(dtype))
+            for name, (dtype, column) in packed.columns.items()
+        }
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ProtocolError(f"{_OTHER_LAYOUT}: {error!s:.300}") from error
+    shape = slots.shape
+    if not slots.size or not numbers:
+        raise ProtocolError(_OTHER_LAYOUT)
+    for column in numbers.values():
+        if column.shape != shape or column.dtype.kind not in "biufc":
+            raise ProtocolError(_OTHER_LAYOUT)
+    return InfosByName(slots, numbers, packed.pythons_own)
 
 
 def _is_info(info: Any) -> bool:
@@ -103,15 +143,3 @@ def _is_info(info: Any) -> bool:
         case (int(), dict()):
             return True
     return False
-
-
-def _fit(slots: Array, numbers: dict[Any, Any]) -> bool:
-    if slots.ndim != 1 or not slots.size or slots.dtype != np.int64 or not numbers:
-        return False
-    return all(
-        type(name) is str
-        and isinstance(column, np.ndarray)
-        and column.shape == slots.shape
-        and column.dtype.kind in "biufc"
-        for name, column in numbers.items()
-    )

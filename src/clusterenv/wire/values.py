@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import cloudpickle
@@ -153,6 +154,7 @@ _BUILDERS: dict[str, Callable[[list[Any]], Any]] = {
 }
 
 
+@lru_cache(maxsize=256)
 def dtype_of_plain_data(name: str) -> np.dtype[Any]:
     """The dtype of that name, unless it could hold references to Python objects."""
     if not _DTYPE_NAME.fullmatch(name):
