@@ -96,9 +96,7 @@ def values_by_slot(values: Any, num_envs: int) -> Sequence[Any]:
 
 def slots_of(env_id: Any) -> list[int]:
     """``env_id`` as a list of integers."""
-    array = np.asarray(env_id)
-    if array.ndim != 1:
-        array = array.reshape(-1)
+    array = np.asarray(env_id).reshape(-1)
     if array.dtype.kind not in "iu" or not array.size:
         raise ValueError(f"env_id must be one or more slots, got {env_id!r}")
     slots: list[int] = array.tolist()

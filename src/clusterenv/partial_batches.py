@@ -25,7 +25,8 @@ class PartialBatches:
 
     def __init__(self, head: Head, batch_size: int, steps_together: bool) -> None:
         self._head, self._batch_size = head, batch_size
-        # A batch that is sent back before the next is received never gets into the set.
+        # What the user has: the last batch, as long as nothing of it was sent, and all other slots.
+        # A batch that is sent back as it came, before the next, costs no set anything.
         self._last: list[int] = []
         self._received: set[int] = set()
         # As many as there are batches under way.

@@ -79,6 +79,16 @@ def step(envs):
     return envs.step(envs.action_space.sample())
 
 
+def count_waits_of_a_step(envs):
+    # Who answered before may have rung once more than the head had to be woken.
+    envs._head.crew.inbox.bell.clear()
+    envs.step_async(envs.action_space.sample())
+    waits = note_calls(envs._head.crew.inbox, "wait")
+    assert envs._head._exchange.finish_lockstep(10.0)
+    envs.step_wait()
+    return len(waits)
+
+
 @ordered
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 0, 1)])
 @pytest.mark.usefixtures("core_of_its_own")
@@ -87,14 +97,7 @@ def test_the_head_wakes_for_the_last_two_answers_only(order):
     with ClusterEnv(makers, num_workers=4) as envs:
         envs.reset(seed=1)
         envs._head.crew.inbox.may_spin = False
-        for _ in range(2):
-            # Who answered the reset may have rung once more than the head had to be woken.
-            envs._head.crew.inbox.bell.clear()
-            envs.step_async(envs.action_space.sample())
-            waits = note_calls(envs._head.crew.inbox, "wait")
-            assert envs._head._exchange.finish_lockstep(10.0)
-            assert len(waits) == 2
-            envs.step_wait()
+        assert [count_waits_of_a_step(envs) for _ in range(2)] == [2, 2]
 
 
 @ordered
@@ -106,12 +109,7 @@ def test_a_head_that_sleeps_on_the_core_of_the_last_wakes_once(monkeypatch):
         monkeypatch.setattr("clusterenv.wire.marks.current_core", lambda: cores[1])
         for _ in range(2):
             step(envs)
-        envs._head.crew.inbox.bell.clear()
-        envs.step_async(envs.action_space.sample())
-        waits = note_calls(envs._head.crew.inbox, "wait")
-        assert envs._head._exchange.finish_lockstep(10.0)
-        assert len(waits) == 1
-        envs.step_wait()
+        assert count_waits_of_a_step(envs) == 1
 
 
 @ordered

@@ -62,10 +62,10 @@ class InfosByName:
 
 
 def _has_a_meaning(name: Any) -> bool:
-    """Whether merging treats it differently: a mask's name, say, or no name at all."""
-    if type(name) is not str or name.startswith("_") or name == "final_obs":
+    """Whether it is more than a name: merging treats it differently, or it may be no text even."""
+    if type(name) is not str or not name.isascii():
         return True
-    return not name.isascii()  # which may be no text even
+    return name.startswith("_") or name == "final_obs"
 
 
 def _column(values: list[Any]) -> Array | None:

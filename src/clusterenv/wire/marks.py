@@ -45,10 +45,11 @@ class Marks:
         words: One per place of the run.
         head: One more: whether the head sleeps.
         cores: One per place: where the worker was when it answered last. And one more: where the
-            head went to sleep, which is where the kernel will wake it, whoever steps there.
+            head went to sleep; newer kernels mostly wake it there, whoever steps there.
     """
 
     _NOBODY = (1 << 63) - 1
+    _SEVERAL = -1
 
     def __init__(self, words: memoryview, head: memoryview, cores: memoryview) -> None:
         self._words, self._head, self._cores = words, head, cores
@@ -74,23 +75,24 @@ class Marks:
         return True
 
     def _is_time_to_wake(self, request: int) -> bool:
+        missing = self._find_missing(request)
+        if missing in (self._NOBODY, self._SEVERAL):
+            return missing == self._NOBODY
+        return bool(self._cores[missing] != self._cores[-1])
+
+    def are_several_missing(self, request: int) -> bool:
+        """Whether more than one worker has not answered ``request`` yet."""
+        return self._find_missing(request) == self._SEVERAL
+
+    def _find_missing(self, request: int) -> int:
+        """The place of the only one that has not answered yet."""
         missing, silent = self._NOBODY, 2 * request
         for place, word in enumerate(self._words):
             if word < silent:
                 if missing != self._NOBODY:
-                    return False
+                    return self._SEVERAL
                 missing = place
-        return missing == self._NOBODY or bool(self._cores[missing] != self._cores[-1])
-
-    def are_several_missing(self, request: int) -> bool:
-        """Whether more than one worker has not answered ``request`` yet."""
-        missing, silent = 0, 2 * request
-        for word in self._words:
-            if word < silent:
-                if missing:
-                    return True
-                missing = 1
-        return False
+        return missing
 
     def announce_sleep(self) -> None:
         """The head will sleep when it has called: whoever is called after this finds it asleep."""
@@ -173,7 +175,7 @@ class PartMarks:
     def fall_asleep(self, num_answers: int) -> None:
         """The head will not look again before there are so many more: look once more after this."""
         # What comes meanwhile wakes it earlier, not later.
-        self._head[self._WAKE_AT] = sum(self._counts) + num_answers
+        self._head[self._WAKE_AT] = self.total() + num_answers
         self._head[self._ASLEEP] = 1
         barrier()
 
