@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Protocol
@@ -68,6 +69,13 @@ class SharedChannel:
     def wake_head(self) -> None:
         """Have it look into shared memory."""
         bell.ring(self._head_bell_fd)
+
+    def make_way(self) -> None:
+        """The head may wait for this very core."""
+        # Or it was faster, had it, and has called again: who gives it up then waits for nothing,
+        # and has the smaller claim to it when the head wakes up beside it later.
+        if not self._mailbox.has_mail():
+            os.sched_yield()
 
     def _share(self, message: Message, frames: Sequence[Buffer]) -> bool:
         header = encode(message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -56,8 +55,7 @@ class SharedAnswers(Answers):
     def _send_in_lockstep(self, reply: Stepped, frames: Sequence[Buffer]) -> None:
         self._shared.leave(reply, frames)
         self._mark(reply.request)
-        # The head may wait for this very core.
-        os.sched_yield()
+        self._shared.make_way()
 
     def give_error(self, raised: Raised) -> None:
         """The others need not think that this worker will be the last to answer."""

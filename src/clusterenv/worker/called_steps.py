@@ -6,8 +6,6 @@ cold caches, so there is little of it.
 
 from __future__ import annotations
 
-import os
-
 from clusterenv.wire.arena import Arena
 from clusterenv.wire.channel import SharedChannel
 from clusterenv.wire.messages import PartCall, StepCall
@@ -41,8 +39,7 @@ class CalledSteps:
             channel.leave(rows.rest(request, outcome))
         if self._mark(call, says_more) or is_timed:
             channel.wake_head()
-        # The head may wait for this very core.
-        os.sched_yield()
+        channel.make_way()
         rows.keep()
         return outcome
 

@@ -59,6 +59,8 @@ class Landing:
         self.observations, self.rewards = observations, rewards
         self.terminated, self.truncated = terminated, truncated
         self.dtype, self.shape = observations.dtype, leaf.shape
+        self.rows = list(observations)
+        """A view of each row: to find one in the array each time costs as much as to fill it."""
         self._leaf = leaf
         self.outcome = Outcome(
             observations, rewards, terminated, truncated, batched=True, landed=True

@@ -151,8 +151,7 @@ class EnvStepper:
     ) -> tuple[Outcome, Ended]:
         """The same, but all that an env returns goes at once to where it belongs."""
         notes, what_next, action, row = self._notes, self._next, None, 0
-        observations, rewards = landing.observations, landing.rewards
-        dtype, shape = landing.dtype, landing.shape
+        rewards, dtype, shape = landing.rewards, landing.dtype, landing.shape
         infos: list[tuple[int, dict[str, Any]]] = []
         ended: Ended = {}
         landing.terminated.fill(False)
@@ -161,7 +160,7 @@ class EnvStepper:
             # Every step of every env goes through these lines: what can be done for all before or
             # after is done there. (Between two envs, the code that takes a row out of an array has
             # left the caches each time.)
-            for slot, action in zip(slots, list(actions), strict=True):
+            for slot, action, target in zip(slots, list(actions), landing.rows, strict=True):
                 notes[0] = slot + 1
                 observation, reward, terminated, truncated, info = what_next[slot](action)
                 if (
@@ -169,7 +168,7 @@ class EnvStepper:
                     and observation.dtype is dtype
                     and observation.shape == shape
                 ):
-                    observations[row] = observation
+                    target[...] = observation
                 else:
                     landing.put(row, observation)
                 rewards[row] = reward
