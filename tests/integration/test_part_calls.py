@@ -135,6 +135,19 @@ def test_the_head_sleeps_until_there_are_enough_slots_for_a_batch():
         assert len(sleeps) <= 6
 
 
+def test_the_head_sleeps_until_there_are_enough_parts_for_a_batch():
+    with ClusterEnv([Slow, Slow, Slower, Slower], num_workers=2, batch_size=2) as envs:
+        envs._head.crew.inbox.may_spin = False
+        envs.async_reset(seed=1)
+        warm_up(envs)
+        assert sizes_of_calls(envs, 6) == {1}
+        sleeps = note_calls_of(envs._head.crew.inbox, "wait_for_bell")
+        for _ in range(6):
+            exchange_one(envs)
+        # Two answers make a batch. Once more, if something else rang.
+        assert len(sleeps) <= 7
+
+
 def test_a_worker_steps_one_part_while_the_user_has_the_other(tmp_path):
     gate = tmp_path / "open"
     makers = [Quiet, Quiet, partial(Gated, gate), partial(Gated, gate)]

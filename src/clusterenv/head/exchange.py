@@ -120,9 +120,9 @@ class Exchange:
                 self.send(Flight(member, step, group))
         self._parts.ring()
 
-    def wait_for_parts(self, num_slots: int, largest: int, timeout_s: float) -> bool:
+    def wait_for_parts(self, num_slots: int, timeout_s: float) -> bool:
         """Wait until so many slots are ready; False if there is something else to hear or do."""
-        if self._parts is None or not self._parts.wait_for(num_slots, largest, timeout_s):
+        if self._parts is None or not self._parts.wait_for(num_slots, timeout_s):
             return False
         # Others may be lost while some go on.
         return time.monotonic() < self._next_check

@@ -356,12 +356,12 @@ class Head:
 
     def gather_ready(self, count: int, timeout_s: float) -> None:
         """Wait a while for so many slots; what is ready then is taken worker by worker."""
-        self._exchange.wait_for_parts(count, self.roster.largest_share, timeout_s)
+        self._exchange.wait_for_parts(count, timeout_s)
         self.ready.sort()
 
     def take_ready(self, count: int) -> list[int]:
         """Wait until ``count`` slots have been answered; take the first of them, ascending."""
-        while not self._exchange.wait_for_parts(count, self.roster.largest_share, _TICK_S):
+        while not self._exchange.wait_for_parts(count, _TICK_S):
             is_there = len(self.ready) >= count
             self._pump(0.0 if is_there or self._arena is not None else _TICK_S)
             self._exchange.raise_errors()

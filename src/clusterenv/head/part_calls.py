@@ -76,21 +76,18 @@ class PartCalls:
                 line.doorbell.ring()
         self._called.clear()
 
-    def wait_for(self, num_slots: int, largest: int, timeout_s: float) -> bool:
+    def wait_for(self, num_slots: int, timeout_s: float) -> bool:
         """Wait until so many slots are ready.
-
-        ``largest``: no answer is for more slots.
 
         Returns:
             False if time is up, or if there is something else to hear.
         """
-        inbox, marks, ready = self._crew.inbox, self._marks, self._ready
+        inbox, marks = self._crew.inbox, self._marks
         self._num_wanted, deadline = num_slots, time.monotonic() + timeout_s
         if inbox.may_spin and inbox.spin_until(self._are_enough):
             return self._are_enough() and inbox.is_empty()
         while timeout_s > 0:
-            missing = num_slots - len(ready)
-            marks.fall_asleep(-(-missing // largest))
+            marks.fall_asleep(self._fewest_answers())
             try:
                 # Whoever answered while it was awake did not ring.
                 if not inbox.is_empty():
@@ -104,6 +101,14 @@ class PartCalls:
                 return True
             timeout_s = deadline - time.monotonic()
         return False
+
+    def _fewest_answers(self) -> int:
+        """Before that many more come, there cannot be enough slots."""
+        missing, largest = self._num_wanted - len(self._ready), 1
+        for parts in self._parts.values():
+            for part in parts:
+                largest = max(largest, len(part.slots))
+        return -(-missing // largest)
 
     def _are_enough(self) -> bool:
         self.take()

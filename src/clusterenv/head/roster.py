@@ -50,8 +50,6 @@ class Roster:
         self.members = [Member(index, (), f"worker-{index}.0") for index in range(num_workers)]
         self.staffed: list[Member] = []
         """The members that own slots, in the order of these."""
-        self.largest_share = 0
-        """The slots of whoever has most."""
         self.min_workers = num_workers if min_workers is None else min_workers
         self.incomplete = ""
         """Why a place stays empty for good, if one does."""
@@ -74,7 +72,6 @@ class Roster:
             member.joined = False
         self.staffed = [member for member in self.members if member.slots]
         self._member_by_slot = [member for member in self.staffed for _ in member.slots]
-        self.largest_share = max(sizes)
         self._groups.clear()
         return changed
 
