@@ -264,6 +264,19 @@ def test_who_has_mail_does_not_fall_asleep(mailbox_fd):
     assert not worker.fall_asleep()
 
 
+def test_who_has_mail_keeps_the_core(mailbox_fd, monkeypatch):
+    head, worker, yields = Mailbox(mailbox_fd), Mailbox(mailbox_fd), []
+    monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
+    worker.make_way()
+    assert yields == [1]
+    head.call(1, "<i8")
+    worker.make_way()
+    worker.take_call()
+    head.to_worker.push(b"more")
+    worker.make_way()
+    assert yields == [1]
+
+
 def test_a_mailbox_that_was_cleared_has_no_call(mailbox_fd):
     mailbox = Mailbox(mailbox_fd)
     mailbox.call(1, "<i8")

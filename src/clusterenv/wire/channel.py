@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import Protocol
@@ -72,10 +71,7 @@ class SharedChannel:
 
     def make_way(self) -> None:
         """The head may wait for this very core."""
-        # Or it was faster, had it, and has called again: who gives it up then waits for nothing,
-        # and has the smaller claim to it when the head wakes up beside it later.
-        if not self._mailbox.has_mail():
-            os.sched_yield()
+        self._mailbox.make_way()
 
     def _share(self, message: Message, frames: Sequence[Buffer]) -> bool:
         header = encode(message)

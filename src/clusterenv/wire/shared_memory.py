@@ -226,6 +226,12 @@ class Mailbox:
         notes = self._notes
         return notes[self._CALLED] != notes[self._TAKEN] or not self.to_worker.is_empty()
 
+    def make_way(self) -> None:
+        """Let the head have this core, unless it had it already and asks for more."""
+        # Who yields for nothing has less of a claim to the core when the head wakes up beside it.
+        if not self.has_mail():
+            os.sched_yield()
+
     def wait_spinning(self, seconds: float) -> bool:
         """Look again and again for at most ``seconds``, yielding the core; whether it has mail."""
         if self.has_mail():
