@@ -17,6 +17,8 @@ from clusterenv.wire.spaces import pick_rows
 _WORTH_PARTS_S = 2e-4
 # And this where workers have all cores: then whoever waits gives the head one.
 _WORTH_PARTS_IN_A_CROWD_S = 5e-3
+# Not far below, parts are given up: where they cost most, they make batches take almost that long.
+_GIVE_UP_BELOW = 0.85
 _SMOOTHING = 0.1
 
 
@@ -91,10 +93,14 @@ class PartialBatches:
     def _choose_parts(self) -> None:
         if self._seconds_per_batch > self._worth_parts_s:
             self._num_parts = self._most_parts
-        elif self._num_parts > 1 and self._seconds_per_batch < self._worth_parts_s / 2:
+        elif self._num_parts > 1 and self._is_quick:
             # The parts of a worker come back at different times: wait for all of them once, but
             # not for those that take long.
             self._num_parts, self._is_to_join_parts = 1, True
+
+    @property
+    def _is_quick(self) -> bool:
+        return self._seconds_per_batch < _GIVE_UP_BELOW * self._worth_parts_s
 
     def check(self, slots: list[int]) -> None:
         """Raise if these are not slots that the user has, each named once."""

@@ -192,7 +192,9 @@ def test_parts_are_joined_where_batches_have_become_quick():
         batches._seconds_per_batch = 2.0
         warm_up(envs)
         assert sizes_of_calls(envs, 4) <= {1, 2}
-        batches._seconds_per_batch = 0.0
+        batches._seconds_per_batch = 0.95
+        assert sizes_of_calls(envs, 4) <= {1, 2}
+        batches._seconds_per_batch = 0.8
         sizes_of_calls(envs, 4)
         assert sizes_of_calls(envs, 4) == {4}
 

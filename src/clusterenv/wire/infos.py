@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import ge, itemgetter
 from typing import Any
 
 import msgspec
@@ -36,17 +38,19 @@ class InfosByName:
     @staticmethod
     def of(infos: Sequence[Info]) -> InfosByName | None:
         """``infos``, if they are alike."""
-        slots = [slot for slot, _ in infos]
-        names = infos[0][1].keys()
-        alike = all(info.keys() == names for _, info in infos) and slots == sorted(set(slots))
-        if not alike or any(_has_a_meaning(name) for name in names):
+        slots, dicts = zip(*infos, strict=True)
+        first, own = dicts[0], []
+        if set(map(len, dicts)) != {len(first)} or any(map(ge, slots, slots[1:])):
             return None
-        numbers = {name: _column([info[name] for _, info in infos]) for name in names}
-        if any(column is None for column in numbers.values()):
-            return None
-        first = infos[0][1]
-        own = tuple(name for name in names if type(first[name]) in _PYTHONS_OWN)
-        return InfosByName(np.array(slots), numbers, own)  # type: ignore[arg-type]
+        numbers: dict[str, Array] = {}
+        for name, value in first.items():
+            column = None if _has_a_meaning(name) else _column(name, dicts)
+            if column is None:
+                return None
+            numbers[name] = column
+            if type(value) in _PYTHONS_OWN:
+                own.append(name)
+        return InfosByName(np.array(slots), numbers, tuple(own))
 
     def by_slot(self) -> list[Info]:
         """As the envs made them."""
@@ -61,6 +65,7 @@ class InfosByName:
         ]
 
 
+@lru_cache(maxsize=256, typed=True)
 def _has_a_meaning(name: Any) -> bool:
     """Whether it is more than a name: merging treats it differently, or it may be no text even."""
     if type(name) is not str or not name.isascii():
@@ -68,16 +73,14 @@ def _has_a_meaning(name: Any) -> bool:
     return name.startswith("_") or name == "final_obs"
 
 
-def _column(values: list[Any]) -> Array | None:
-    """An array of numbers of one type; None where that would change any of them."""
-    kind = type(values[0])
-    if kind not in _PYTHONS_OWN and not issubclass(kind, np.number):
-        return None
-    if any(type(value) is not kind for value in values):
-        return None
+def _column(name: str, dicts: Sequence[dict[str, Any]]) -> Array | None:
+    """An array of numbers of one type; None where that would change any, or not all have one."""
     try:
-        return np.array(values, kind)
-    except OverflowError:
+        values = list(map(itemgetter(name), dicts))
+        (kind,) = set(map(type, values))
+        is_number = kind in _PYTHONS_OWN or issubclass(kind, np.number)
+        return np.array(values, kind) if is_number else None
+    except (KeyError, ValueError, OverflowError):
         return None
 
 
