@@ -148,6 +148,23 @@ def test_the_head_sleeps_until_there_are_enough_parts_for_a_batch():
         assert len(sleeps) <= 7
 
 
+def test_answers_that_came_while_the_user_was_busy_count():
+    with ClusterEnv([Quiet, Slow], num_workers=2) as envs:
+        inbox = envs._head.crew.inbox
+        inbox.may_spin = False
+        envs.async_reset(seed=1)
+        warm_up(envs)
+        rings, wait_for_bell = [], inbox.wait_for_bell
+        inbox.wait_for_bell = lambda seconds: rings.append(wait_for_bell(seconds)) or rings[-1]
+        for _ in range(5):
+            slots = envs.recv()[-1]["env_id"]
+            before = answers_of(envs)
+            envs.send(actions_for(slots), slots)
+            assert eventually(lambda before=before: answers_of(envs) > before)
+        # It was not left to sleep until it gave up.
+        assert set(rings) == {True}
+
+
 def test_a_worker_steps_one_part_while_the_user_has_the_other(tmp_path):
     gate = tmp_path / "open"
     makers = [Quiet, Quiet, partial(Gated, gate), partial(Gated, gate)]

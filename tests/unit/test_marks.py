@@ -156,13 +156,13 @@ def test_a_part_that_is_answered_later_leaves_the_earlier_ones_answered():
 def test_the_head_is_woken_once_there_are_as_many_answers_as_it_wants(says_more):
     parts = parts_of_two_places()
     parts.put(0, 0, 1, says_more)
-    parts.fall_asleep(2)
+    parts.fall_asleep(3)
     assert not parts.put(1, 0, 2, says_more)
     assert parts.put(0, 1, 3, says_more)
     # It has been rung for.
     assert not parts.put(1, 1, 4, says_more)
     # And has looked again, in vain.
-    parts.fall_asleep(1)
+    parts.fall_asleep(5)
     assert parts.put(0, 2, 5, says_more)
 
 

@@ -87,7 +87,10 @@ class PartCalls:
         if inbox.may_spin and inbox.spin_until(self._are_enough):
             return self._are_enough() and inbox.is_empty()
         while timeout_s > 0:
-            marks.fall_asleep(self._fewest_answers())
+            # Counted before it looks: what comes meanwhile wakes it earlier, not later.
+            num_answers = marks.total()
+            self.take()
+            marks.fall_asleep(num_answers + self._fewest_answers())
             try:
                 # Whoever answered while it was awake did not ring.
                 if not inbox.is_empty():

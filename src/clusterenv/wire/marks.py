@@ -173,9 +173,8 @@ class PartMarks:
         return sum(self._counts)
 
     def fall_asleep(self, num_answers: int) -> None:
-        """The head will not look again before there are so many more: look once more after this."""
-        # What comes meanwhile wakes it earlier, not later.
-        self._head[self._WAKE_AT] = self.total() + num_answers
+        """The head looks again when there were so many in all: look once more after this."""
+        self._head[self._WAKE_AT] = num_answers
         self._head[self._ASLEEP] = 1
         barrier()
 
