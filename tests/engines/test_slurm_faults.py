@@ -1,6 +1,7 @@
 """Faults on a real Slurm cluster: the run goes on with all slots, and every row is a real one."""
 
 import os
+import shutil
 import signal
 import time
 from contextlib import contextmanager
@@ -214,6 +215,18 @@ def test_no_job_outlives_a_killed_head(slurm, tmp_path, options):
 
 
 def test_no_job_waits_on_after_its_head_was_killed(slurm, tmp_path):
+    with HeadScript(tmp_path, HEAD.format(options="'closed'")) as head:
+        assert eventually(lambda: len(slurm.jobs()) == 2), head.report()
+        assert_nothing_left(slurm, head, 2 * LEASE_S)
+        assert eventually(lambda: not slurm.jobs())
+
+
+def test_no_job_is_lost_if_its_head_is_killed_before_it_hears_of_it(slurm, monkeypatch, tmp_path):
+    slow = tmp_path / "bin" / "sbatch"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/sh\n{shutil.which("sbatch")} "$@"; sleep 1\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", str(slow.parent), prepend=os.pathsep)
     with HeadScript(tmp_path, HEAD.format(options="'closed'")) as head:
         assert eventually(lambda: len(slurm.jobs()) == 2), head.report()
         assert_nothing_left(slurm, head, 2 * LEASE_S)

@@ -1,7 +1,9 @@
 """Jobs are watched through a Slurm that may be slow, silent or forgetful."""
 
 import logging
+import os
 import subprocess
+import threading
 
 import pytest
 
@@ -11,6 +13,7 @@ from clusterenv.launchers.base import Order, Status
 from clusterenv.launchers.slurm import SlurmLauncher
 from clusterenv.launchers.slurm_commands import SlurmError
 from clusterenv.launchers.slurm_jobs import SlurmJobs
+from clusterenv.launchers.slurm_keeper import Keeper
 from clusterenv.launchers.slurm_text import Request
 
 
@@ -22,11 +25,10 @@ class Slurm:
         self.queue, self.ended = {}, {}
         self.silent = False
 
-    def ask(self, argv, env=None, given=""):
+    def submit(self, script, env, tell):
         self._speak()
-        assert argv[0] == "sbatch"
-        self.submitted.append((env, given))
-        return f"{len(self.submitted)};cluster\n"
+        self.submitted.append((env, script))
+        return f"{len(self.submitted)}"
 
     def cancel(self, jobs):
         self.cancelled += jobs
@@ -48,7 +50,7 @@ class Slurm:
 @pytest.fixture
 def slurm(monkeypatch):
     slurm = Slurm()
-    monkeypatch.setattr(slurm_jobs, "ask", slurm.ask)
+    monkeypatch.setattr(slurm_jobs, "submit", slurm.submit)
     monkeypatch.setattr(slurm_jobs, "cancel", slurm.cancel)
     monkeypatch.setattr(slurm_jobs, "queue", slurm.squeue)
     monkeypatch.setattr(slurm_jobs, "show_job", slurm.show_job)
@@ -185,11 +187,10 @@ def test_a_killed_head_leaves_a_shell_that_ends_its_jobs(tmp_path, monkeypatch):
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("HOME", str(tmp_path))
-    keeper = slurm_jobs._Keeper(None)
-    keeper.keep("5")
-    keeper.keep("6")
+    keeper = Keeper(None)
+    os.write(keeper.ear, b"5\n6;cluster\n")
     assert keeper.folder.exists()
-    keeper._process.stdin.close()
+    os.close(keeper.ear)
     keeper._process.wait(20)
     assert said.read_text().splitlines()[-1] == "--quiet 5 6"
     assert not keeper.folder.exists()
@@ -197,9 +198,27 @@ def test_a_killed_head_leaves_a_shell_that_ends_its_jobs(tmp_path, monkeypatch):
 
 def test_a_keeper_that_is_dismissed_does_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    keeper = slurm_jobs._Keeper(None)
-    keeper.keep("5")
+    keeper = Keeper(None)
+    os.write(keeper.ear, b"5\n")
     keeper.close()
     assert keeper._process.returncode == -9
     assert not keeper.folder.exists()
     assert subprocess.run(["pgrep", "-P", str(keeper._process.pid)], check=False).returncode == 1
+
+
+def test_a_start_that_is_interrupted_knows_which_jobs_it_has(slurm, monkeypatch):
+    second_is_submitted = threading.Event()
+
+    def submit(script, env, tell):
+        if "a.log" in script:
+            assert second_is_submitted.wait(20)
+            raise KeyboardInterrupt
+        second_is_submitted.set()
+        return slurm.submit(script, env, tell)
+
+    monkeypatch.setattr(slurm_jobs, "submit", submit)
+    jobs = SlurmJobs(Request(), 1, {}, None)
+    with pytest.raises(KeyboardInterrupt):
+        jobs.start([Order("a", b""), Order("b", b"")])
+    jobs.stop(["a", "b"])
+    assert slurm.cancelled == ["1"]

@@ -14,19 +14,35 @@ _TIMEOUT_S = 60.0
 _LOOK_TIMEOUT_S = 10.0
 _CANCEL_WITHIN_S = 20
 _GONE = "Invalid job id"
+# `timeout` ends all that the shell runs, and if there is no head any more.
+_SUBMIT = ("timeout", f"{_TIMEOUT_S:g}", "sh", "-c")
+_AND_TELL = 'job=$(sbatch --parsable) || exit; echo "$job" >"/dev/fd/$1"; echo "$job"'
 
 
 class SlurmError(RuntimeError):
     """A command failed; the message has its own words."""
 
 
-def ask(
-    argv: Sequence[str],
-    env: Mapping[str, str] | None = None,
-    given: str = "",
-    timeout_s: float = _TIMEOUT_S,
-) -> str:
+def ask(argv: Sequence[str], timeout_s: float = _TIMEOUT_S) -> str:
     """What a command prints."""
+    return _answer(argv[0], argv, os.environ, timeout_s)
+
+
+def submit(script: str, env: Mapping[str, str], tell: int) -> str:
+    """The id of a new job; the file descriptor ``tell`` gets it too, even if the head is killed."""
+    argv = [*_SUBMIT, _AND_TELL, "sh", f"{tell}"]
+    said = _answer("sbatch", argv, env, 2 * _TIMEOUT_S, script, (tell,))
+    return said.strip().partition(";")[0]
+
+
+def _answer(
+    name: str,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    timeout_s: float,
+    given: str = "",
+    pass_fds: Sequence[int] = (),
+) -> str:
     try:
         done = subprocess.run(
             argv,
@@ -35,13 +51,16 @@ def ask(
             capture_output=True,
             text=True,
             timeout=timeout_s,
-            env=_plain(os.environ if env is None else env),
+            env=_plain(env),
+            pass_fds=pass_fds,
+            # Ctrl-C in the terminal is for the head.
+            start_new_session=True,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SlurmError(str(error)) from error
     if done.returncode:
         said = done.stderr.strip() or f"exit code {done.returncode}"
-        raise SlurmError(f"{argv[0]}: {said.removeprefix(f'{argv[0]}: ')}")
+        raise SlurmError(f"{name}: {said.removeprefix(f'{name}: ')}")
     return done.stdout
 
 

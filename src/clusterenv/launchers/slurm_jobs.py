@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +17,12 @@ from clusterenv.launchers.base import Order, Status
 from clusterenv.launchers.slurm_commands import (
     SlurmError,
     address_of_a_node,
-    ask,
     cancel,
-    cancel_script,
     queue,
     show_job,
+    submit,
 )
+from clusterenv.launchers.slurm_keeper import Keeper
 from clusterenv.launchers.slurm_text import ENDED, SQUEUE_FORMAT, Request, read_end, read_queue
 from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE
 
@@ -61,7 +59,7 @@ class SlurmJobs:
         self._request, self._workers_per_job = request, workers_per_job
         self._environment = environment
         self._log_dir = Path(log_dir).absolute() if log_dir is not None else None
-        self._keeper: _Keeper | None = None
+        self._keeper: Keeper | None = None
         self._job_by_worker: dict[str, _Job] = {}
         self._told: set[str] = set()
         self._has_started = False
@@ -87,30 +85,32 @@ class SlurmJobs:
 
     def start(self, orders: Sequence[Order]) -> None:
         """Submit a job for each worker; do not wait for them."""
-        keeper = self._keeper = self._keeper or _Keeper(self._log_dir)
+        keeper = self._keeper = self._keeper or Keeper(self._log_dir)
         size = self._workers_per_job
         groups = [orders[first : first + size] for first in range(0, len(orders), size)]
         with ThreadPoolExecutor(_SUBMIT_AT_ONCE) as pool:
-            for group, job in zip(groups, pool.map(self._submit, groups), strict=True):
-                keeper.keep(job.id)
-                self._job_by_worker.update((order.worker, job) for order in group)
+            list(pool.map(lambda group: self._submit(group, keeper), groups))
         failures = [job.latest.reason for job in self._jobs() if not job.id]
         if failures and not self._has_started:
             raise StartupError(f"cannot submit a job for workers: {failures[0]}")
         self._has_started = True
 
-    def _submit(self, orders: Sequence[Order]) -> _Job:
+    def _submit(self, orders: Sequence[Order], keeper: Keeper) -> None:
+        # Here, not by whoever waits for it: that may be interrupted, and a job is not to be lost.
+        job = self._submitted(orders, keeper)
+        self._job_by_worker.update((worker, job) for worker in job.workers)
+
+    def _submitted(self, orders: Sequence[Order], keeper: Keeper) -> _Job:
         workers = [order.worker for order in orders]
         now, invitations = time.monotonic(), b"\n".join(order.invitation for order in orders)
         # In sbatch's own environment: Slurm shows it to nobody else, unlike script and options.
         env = {**_outside(os.environ), **self._environment}
         env[ENVIRONMENT_VARIABLE] = invitations.decode()
         try:
-            said = ask(["sbatch", "--parsable"], env, self._script(workers))
+            job = submit(self._script(workers), env, keeper.ear)
         except SlurmError as error:
             # Not raised for a replacement: the head tries again, within its budget.
             return _Job("", workers, now, Status(True, str(error)))
-        job = said.strip().partition(";")[0]
         return _Job(job, workers, now, Status(False, f"job {job} was submitted"))
 
     def _jobs(self) -> list[_Job]:
@@ -170,7 +170,7 @@ class SlurmJobs:
         if not self._job_by_worker and self._keeper is not None:
             self._dismiss_keeper(self._keeper)
 
-    def _dismiss_keeper(self, keeper: _Keeper) -> None:
+    def _dismiss_keeper(self, keeper: Keeper) -> None:
         for process in self._cancelling:
             process.communicate()
         self._cancelling.clear()
@@ -198,51 +198,3 @@ def _outside(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if not name.startswith("SLURM_") or name == "SLURM_CONF"
     }
-
-
-class _Keeper:
-    """Ends the jobs of a head that was killed, pending ones too, and removes their logs.
-
-    A shell that reads the ids of jobs from a pipe; when the head is gone, the pipe closes.
-    """
-
-    def __init__(self, log_dir: Path | None) -> None:
-        self._temporary = _temporary_folder() if log_dir is None else None
-        self.folder = log_dir if log_dir is not None else self._temporary
-        if log_dir is not None:
-            log_dir.mkdir(parents=True, exist_ok=True)
-        script = (
-            'while read -r job; do jobs="$jobs $job"; done; '
-            f'[ -z "$jobs" ] || {cancel_script("$jobs")}; [ -z "$1" ] || rm -rf "$1"'
-        )
-        self._process = subprocess.Popen(
-            ["sh", "-c", script, "sh", str(self._temporary or "")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            # Ctrl-C in the terminal is for the head.
-            start_new_session=True,
-        )
-
-    def keep(self, job: str) -> None:
-        """End this job too, if the head dies."""
-        if job and self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(f"{job}\n".encode())
-                self._process.stdin.flush()
-
-    def close(self) -> None:
-        """The head has ended its jobs itself."""
-        self._process.kill()
-        self._process.communicate()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
-
-
-def _temporary_folder() -> Path | None:
-    """In the home directory, since clusters share it; None where there is none."""
-    with contextlib.suppress(OSError, RuntimeError):
-        cache = Path.home() / ".cache" / "clusterenv"
-        cache.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix="slurm-", dir=cache))
-    return None
