@@ -4,7 +4,14 @@ import itertools
 
 import pytest
 
-from clusterenv.wire.marks import MAY_SPIN, MOST_PARTS, Marks, PartMarks
+from clusterenv.wire.marks import (
+    _LOOK_EVERY,
+    MAY_SPIN,
+    MOST_PARTS,
+    Marks,
+    PartMarks,
+    _now_and_then,
+)
 
 ordered = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: everybody wakes it")
 
@@ -99,6 +106,12 @@ def test_several_are_missing_until_the_last_but_one_has_answered(answers, severa
     for place in range(answers):
         marks.put(place, 1, says_more=False)
     assert marks.are_several_missing(1) == several
+
+
+def test_a_process_looks_only_now_and_then_on_which_core_it_is():
+    core = _now_and_then(itertools.count().__next__)
+    seen = [core() for _ in range(3 * _LOOK_EVERY)]
+    assert seen == [0] * _LOOK_EVERY + [1] * _LOOK_EVERY + [2] * _LOOK_EVERY
 
 
 def test_one_worker_alone_wakes_the_head():

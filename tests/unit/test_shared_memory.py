@@ -176,7 +176,7 @@ def test_waiting_in_vain_ends(mailbox_fd):
 def test_a_call_is_taken_once(mailbox_fd, dtype):
     head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
     assert worker.take_call() is None
-    head.call(7, dtype)
+    Mailbox.call_all([head], 7, dtype)
     assert worker.wait_spinning(_PATIENCE_S)
     assert worker.take_call() == StepCall(7, dtype)
     assert worker.take_call() is None
@@ -187,7 +187,7 @@ def test_a_call_is_taken_once(mailbox_fd, dtype):
 def test_a_worker_that_looks_out_for_calls_takes_those_alone(mailbox_fd):
     head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
     assert worker.wait_for_call(1e-4) is None
-    head.call(7, "<f4")
+    Mailbox.call_all([head], 7, "<f4")
     # Said after the call, and heard after it.
     head.to_worker.push(b"later")
     assert worker.wait_for_call(_PATIENCE_S) == StepCall(7, "<f4")
@@ -220,7 +220,7 @@ def test_only_so_many_calls_for_parts_wait_and_each_has_its_number(mailbox_fd):
 
 def test_calls_for_parts_wait_for_everything_earlier(mailbox_fd):
     head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
-    head.call(1, "<i8")
+    Mailbox.call_all([head], 1, "<i8")
     assert not head.can_call_part()
     worker.take_call()
     head.call_part(2, "<i8", 0, 1)
@@ -248,7 +248,7 @@ def test_nobody_is_called_before_everything_earlier_was_heard(mailbox_fd):
     assert not head.can_call()
     worker.to_worker.pop()
     assert head.can_call()
-    head.call(1, "<i8")
+    Mailbox.call_all([head], 1, "<i8")
     assert not head.can_call()
     worker.take_call()
     assert head.can_call()
@@ -258,9 +258,11 @@ def test_who_has_mail_does_not_fall_asleep(mailbox_fd):
     head, worker = Mailbox(mailbox_fd), Mailbox(mailbox_fd)
     assert worker.fall_asleep()
     assert head.is_asleep
+    assert Mailbox.call_all([head], 1, "<i8")
     worker.wake_up()
+    worker.take_call()
     assert not head.is_asleep
-    head.call(1, "<i8")
+    assert not Mailbox.call_all([head], 2, "<i8")
     assert not worker.fall_asleep()
 
 
@@ -269,7 +271,7 @@ def test_who_has_mail_keeps_the_core(mailbox_fd, monkeypatch):
     monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
     worker.make_way()
     assert yields == [1]
-    head.call(1, "<i8")
+    Mailbox.call_all([head], 1, "<i8")
     worker.make_way()
     worker.take_call()
     head.to_worker.push(b"more")
@@ -279,7 +281,7 @@ def test_who_has_mail_keeps_the_core(mailbox_fd, monkeypatch):
 
 def test_a_mailbox_that_was_cleared_has_no_call(mailbox_fd):
     mailbox = Mailbox(mailbox_fd)
-    mailbox.call(1, "<i8")
+    Mailbox.call_all([mailbox], 1, "<i8")
     mailbox.clear()
     assert mailbox.take_call() is None
     mailbox.call_part(1, "<i8", 0, 1)

@@ -45,6 +45,8 @@ class Batch:
         )
         self._only = self._arrays[0] if single_array_leaf(space) else None
         """Where the observations are a single array."""
+        is_small = self._only is not None and self._only.nbytes < _WORTH_REUSING_BYTES
+        self._small = self._only if is_small else None
         self._objects: list[list[Any]] = [[None] * num_envs for leaf in self._leaves]
         self._slots = np.arange(num_envs)
         self.infos = Infos(num_envs)
@@ -86,7 +88,8 @@ class Batch:
     def results(self, copy: bool, add_info: AddInfo) -> tuple[Any, Array, Array, Array, Any]:
         """Of a step of all slots."""
         return (
-            self.observations(copy),
+            # At once what most ask for: all workers wait meanwhile.
+            self._small.copy() if copy and self._small is not None else self.observations(copy),
             self.rewards.copy(),
             self.terminated.copy(),
             self.truncated.copy(),

@@ -16,8 +16,9 @@ from clusterenv.head.inbox import SPIN_S
 from clusterenv.head.roster import Member, Roster
 from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import Array
-from clusterenv.wire.marks import MAY_SPIN, barrier
+from clusterenv.wire.marks import MAY_SPIN
 from clusterenv.wire.messages import ArrayHeader, Step, Stepped
+from clusterenv.wire.shared_memory import Mailbox
 
 _LONGEST_SLEEP_S = 1.0
 _NEVER = -1
@@ -38,6 +39,7 @@ class Lockstep:
         self._num_events, self._calm_at = 0, _NEVER
         """The crew's events before the call, and before the last one if nothing but that came."""
         self._lines: list[Line] | None = None
+        self._mailboxes: list[Mailbox] = []
         self._called: list[Flight] = []
 
     def prepare(self) -> None:
@@ -48,6 +50,7 @@ class Lockstep:
             self._shares = [(member, len(member.slots)) for member in self._staffed]
             lines = [line for m in self._staffed if (line := self._crew.line_of(m)) is not None]
             self._lines = lines if MAY_SPIN and len(lines) == len(self._staffed) else None
+            self._mailboxes = [line.mailbox for line in lines]
             self._expect_only_them()
 
     def _expect_only_them(self) -> None:
@@ -78,6 +81,9 @@ class Lockstep:
         if not inbox.may_spin:
             is_rung = inbox.wait_for_bell(_LONGEST_SLEEP_S)
             marks.wake_up()
+            if marks.are_silent(self._places, request):
+                self._close()
+                return True
             # A bell may also ring late, when all are at work again.
             if not is_rung or marks.are_several_missing(request):
                 return False
@@ -105,12 +111,10 @@ class Lockstep:
         dtype = self._arena.put_actions(actions)
         self._request, self._dtype, self._begun_at = request, dtype, time.monotonic()
         self.is_open = True
-        for line in lines:
-            line.mailbox.call(request, dtype)
-        barrier()
-        for line in lines:
-            if line.mailbox.is_asleep:
-                line.doorbell.ring()
+        if Mailbox.call_all(self._mailboxes, request, dtype):
+            for line in lines:
+                if line.mailbox.is_asleep:
+                    line.doorbell.ring()
 
     def _can_be_called(self, lines: list[Line]) -> bool:
         for member, line in zip(self._staffed, lines, strict=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -56,13 +55,19 @@ class Arena:
             self._take(np.dtype(np.uint8), (_action_row_bytes(action),)) if action else None
         )
         self._action_views: dict[str, Array] = {}
+        # Of the actions that were put last; mostly the next are alike.
+        self._dtype: np.dtype[Any] | None = None
+        self._dtype_name = ""
 
     def put_actions(self, actions: Array, slots: Sequence[int] | None = None) -> str:
         """Write a row for each of these slots (ascending), or all; the dtype to read them with."""
-        dtype = _name_of(actions.dtype)
-        rows = slice(None) if slots is None else rows_of(slots)
-        self.actions(dtype)[rows] = actions
-        return dtype
+        if actions.dtype is not self._dtype:
+            # To put its name together each time costs more than to write the actions.
+            self._dtype, self._dtype_name = actions.dtype, actions.dtype.str
+            self.actions(self._dtype_name)
+        rows = ... if slots is None else rows_of(slots)
+        self._action_views[self._dtype_name][rows] = actions
+        return self._dtype_name
 
     def actions(self, dtype: str) -> Array:
         """The action rows seen as ``dtype``: envs get the dtype that the user passed."""
@@ -138,16 +143,20 @@ class Window:
         self.terminated, self.truncated = arena.terminated[rows], arena.truncated[rows]
         self.observations = [None if a is None else a[rows] for a in arena.observations]
         self._now_and_before = [(now[rows], before[rows]) for now, before in arena.now_and_before]
+        self._arena, self._rows = arena, rows
+        self._actions: dict[str, Array] = {}
+
+    def copy_actions(self, dtype: str) -> Array:
+        """As :meth:`Arena.copy_actions`."""
+        actions = self._actions.get(dtype)
+        if actions is None:
+            actions = self._actions[dtype] = self._arena.actions(dtype)[self._rows]
+        return actions.copy()
 
     def keep(self) -> None:
         """Keep what these rows say, for the case that their worker is killed while it writes."""
         for now, before in self._now_and_before:
             np.copyto(before, now)
-
-
-@cache
-def _name_of(dtype: np.dtype[Any]) -> str:
-    return dtype.str  # to put it together each time costs more than to write the actions
 
 
 def _row_bytes(leaf: Leaf) -> int:

@@ -16,10 +16,11 @@ MAY_SPIN = platform.machine() in ("x86_64", "AMD64")
 MOST_PARTS = 8
 """How many calls for parts of its slots a worker may have that the head has seen no answer to."""
 
+_LOOK_EVERY = 8
 _fence = threading.Lock()
 
 
-def _find_current_core() -> Callable[[], int]:
+def _find_core() -> Callable[[], int]:
     try:
         return ctypes.CDLL(None).sched_getcpu
     except (AttributeError, OSError):
@@ -27,8 +28,23 @@ def _find_current_core() -> Callable[[], int]:
         return lambda: 0
 
 
-current_core = _find_current_core()
-"""Which core this thread is on."""
+def _now_and_then(look: Callable[[], int]) -> Callable[[], int]:
+    """What ``look`` said this time, or one of the last few."""
+    calls_left, seen = 0, 0
+
+    def remember() -> int:
+        nonlocal calls_left, seen
+        if calls_left:
+            calls_left -= 1
+        else:
+            calls_left, seen = _LOOK_EVERY - 1, look()
+        return seen
+
+    return remember
+
+
+current_core = _now_and_then(_find_core())
+"""Which core this process uses. It seldom moves, and to look costs more than all around it."""
 
 
 def barrier() -> None:
@@ -66,7 +82,8 @@ class Marks:
         self._cores[place] = current_core()
         self._words[place] = 2 * request + says_more
         # Two that answer at once must see each other, and the head that falls asleep.
-        barrier()
+        with _fence:
+            pass
         if not MAY_SPIN:
             return True
         if not self._head[0] or not self._is_time_to_wake(request):

@@ -12,6 +12,7 @@ import mmap
 import os
 import sys
 import time
+from collections.abc import Sequence
 from functools import cache
 
 from clusterenv.wire.marks import MAY_SPIN, MOST_PARTS, barrier
@@ -152,10 +153,23 @@ class Mailbox:
         notes = self._notes
         return notes[self._CALLED] == notes[self._TAKEN] and self.to_worker.is_empty()
 
-    def call(self, request: int, dtype: str) -> None:
-        """Have the worker step all its slots with the actions in the arena, of this dtype."""
-        self._notes[self._DTYPE] = _number_of(dtype)
-        self._notes[self._CALLED] = request
+    @classmethod
+    def call_all(cls, mailboxes: Sequence[Mailbox], request: int, dtype: str) -> bool:
+        """Have all these workers step all their slots with the actions in the arena.
+
+        Returns:
+            Whether one of them ``is_asleep``, and does not see it.
+        """
+        number = _number_of(dtype)
+        for mailbox in mailboxes:
+            notes = mailbox._notes
+            notes[cls._DTYPE] = number
+            notes[cls._CALLED] = request
+        barrier()
+        for mailbox in mailboxes:  # noqa: SIM110 (a generator costs more)
+            if mailbox._notes[cls._ASLEEP]:
+                return True
+        return False
 
     def can_call_part(self) -> bool:
         """Whether another call for a part may wait, and the worker has seen all messages."""

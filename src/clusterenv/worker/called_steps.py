@@ -28,8 +28,7 @@ class CalledSteps:
         """Silently, by a mark, where the rows are all, and no warning came before them."""
         channel, rows, request = self._channel, self._rows, call.request
         channel.has_spoken = False
-        landing = rows.landing(request, slots)
-        actions = self._arena.copy_actions(call.dtype, slots)
+        actions, landing = rows.begin(request, slots, call.dtype)
         outcome = self._stepper.step(slots, actions, landing)
         if not outcome.landed:
             rows.write(request, slots, outcome)

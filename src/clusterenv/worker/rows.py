@@ -137,6 +137,15 @@ class ArenaRows:
             self._begin_to_write(window, request)
         return landing
 
+    def begin(self, request: int, slots: Sequence[int], dtype: str) -> tuple[Any, Landing | None]:
+        """The actions that are in the arena for these slots; and as :meth:`landing`."""
+        window, landing = self._window_of(slots)
+        if window is None:
+            return self._arena.copy_actions(dtype, slots), None
+        if landing is not None:
+            self._begin_to_write(window, request)
+        return window.copy_actions(dtype), landing
+
     def reply(
         self, request: int, slots: Sequence[int], outcome: Outcome
     ) -> tuple[Stepped, list[Buffer]]:
