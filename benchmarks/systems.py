@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from bare_head import BareHead
 from bare_lockstep import Meeting, turns_per_second
 from isolated import in_isolated_processes
 from workloads import WORKLOADS, Workload, predrawn_actions
@@ -147,6 +148,12 @@ def _sum_of_loops(loops: list[Loop]) -> Result:
     }
 
 
+def step_bare_head(task: Task) -> Results:
+    """Bare loops in lockstep that a head gives actions, and takes results from."""
+    with closing(BareHead(task.make, _shares(task))) as envs:
+        yield from _timed(envs.step, task, slots_per_call=task.num_envs)
+
+
 def step_sync(task: Task) -> Results:
     """Gymnasium's ``SyncVectorEnv``: all envs in this process."""
     return _lockstep(gym.vector.SyncVectorEnv([task.make] * task.num_envs), task)
@@ -227,6 +234,7 @@ def step_cluster_partial(task: Task) -> Results:
 SYSTEMS: dict[str, Callable[[Task], Results]] = {
     "ceiling": step_ceiling,
     "ceiling-lockstep": step_ceiling_in_lockstep,
+    "bare-head": step_bare_head,
     "sync": step_sync,
     "async": step_async,
     "sb3": step_sb3,

@@ -15,6 +15,7 @@ SYSTEMS_COMPARED = Systems(
         "ceiling": "ceiling: bare loops",
         "ceiling-resets": "ceiling, resets counted",
         "ceiling-lockstep": "bare loops in lockstep",
+        "bare-head": "bare head and loops",
         "sync": "SyncVectorEnv",
         "async": "AsyncVectorEnv",
         "sb3": "SB3 SubprocVecEnv",
@@ -26,6 +27,7 @@ SYSTEMS_COMPARED = Systems(
         "ceiling": "of ceiling",
         "ceiling-resets": "(resets counted)",
         "ceiling-lockstep": "(in lockstep)",
+        "bare-head": "(bare head)",
         "sync": "vs Sync",
         "async": "vs Async",
         "sb3": "vs SB3",
@@ -55,6 +57,10 @@ NOTES = """\
 - Bare loops in lockstep: the same loops, but after each turn over its envs a process waits for the
   others, through a word in shared memory, and nothing else is said: the best that any lockstep can
   do on this machine.
+- Bare head and loops: bare loops in lockstep again, but a head gives them their actions and takes
+  observations, rewards and flags, through shared memory; no checks, infos or errors, and nobody may
+  die. From the ceiling to bare loops in lockstep, waiting for the slowest is lost; from there to
+  the bare head, what any lockstep in Python has to do; only the rest is ClusterEnv's.
 - SB3 resets within the step and starts by fork here (its default imports torch once per env; the
   steps are the same). AsyncVectorEnv and SB3 run one process per env, whatever the workers.
 - Steps per second are medians over the rounds. Ratios are taken within each round, where all
