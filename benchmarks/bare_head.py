@@ -32,9 +32,9 @@ class BareHead:
         self._rewards = _shared((num_envs,), np.dtype(np.float64))
         self._terminated = _shared((num_envs,), np.dtype(np.bool_))
         self._truncated = _shared((num_envs,), np.dtype(np.bool_))
-        # Which turn the head has called for, whether it sleeps, and which turns each has ended.
-        lines = _shared((2 + len(shares), _WORDS_PER_LINE), np.dtype(np.int64))
-        self._called, self._sleeps, *self._ended = (memoryview(line) for line in lines)
+        # Which turn the head has called for, and which each has ended.
+        lines = _shared((1 + len(shares), _WORDS_PER_LINE), np.dtype(np.int64))
+        self._called, *self._ended = (memoryview(line) for line in lines)
         self._bell, self._ring = os.pipe()
         self._turn = 0
         self._pids = [self._fork(make, slots, place) for place, slots in enumerate(shares)]
@@ -42,9 +42,10 @@ class BareHead:
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, ...]:
         """One turn of all envs."""
         self._actions[...] = actions
-        self._sleeps[0] = 1
         self._called[0] = self._turn = self._turn + 1
-        os.read(self._bell, 1)
+        # Two that end at once may both ring: then there is one ring more, in the next turn.
+        while not self._are_done(self._turn):
+            os.read(self._bell, 1)
         return (
             self._observations.copy(),
             self._rewards.copy(),
@@ -98,14 +99,15 @@ class BareHead:
         # Two that answer at once must see each other: taking a lock orders memory.
         with _FENCE:
             pass
-        for ended in self._ended:
-            if ended[0] != turn:
-                break
-        else:
-            if self._sleeps[0]:
-                self._sleeps[0] = 0
-                os.write(self._ring, b".")
+        if self._are_done(turn):
+            os.write(self._ring, b".")
         os.sched_yield()
+
+    def _are_done(self, turn: int) -> bool:
+        for ended in self._ended:  # noqa: SIM110 (a generator costs more)
+            if ended[0] != turn:
+                return False
+        return True
 
 
 def _shared(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:

@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from clusterenv.errors import StartupError
-from clusterenv.launchers import slurm_jobs
+from clusterenv.launchers import slurm_commands, slurm_jobs
 from clusterenv.launchers.base import Order, Status
 from clusterenv.launchers.slurm import SlurmLauncher
-from clusterenv.launchers.slurm_commands import SlurmError
+from clusterenv.launchers.slurm_commands import SlurmError, submit
 from clusterenv.launchers.slurm_jobs import SlurmJobs
 from clusterenv.launchers.slurm_keeper import Keeper
 from clusterenv.launchers.slurm_text import Request
@@ -178,6 +178,59 @@ def test_a_job_that_ends_by_itself_is_not_cancelled(slurm, launch):
 def test_arguments_that_make_no_sense_are_refused(wrong, error):
     with pytest.raises(error, match=next(iter(wrong))):
         SlurmLauncher(**wrong)
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """Makes a program of that name."""
+    program = tmp_path / "sbatch"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    def make(commands):
+        program.write_text(f"#!/bin/sh\n{commands}\n")
+        program.chmod(0o755)
+
+    return make
+
+
+@pytest.fixture
+def pipe():
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def test_the_id_of_a_job_is_told_to_the_keeper_too(sbatch, pipe, tmp_path):
+    heard, ear = pipe
+    sbatch(f'cat > {tmp_path}/script; echo "$KEY" >> {tmp_path}/script; echo "7;cluster"')
+    assert submit("echo hello", {**os.environ, "KEY": "secret"}, ear) == "7"
+    assert os.read(heard, 100) == b"7;cluster\n"
+    assert (tmp_path / "script").read_text() == "echo hellosecret\n"
+
+
+@pytest.mark.parametrize(
+    ("commands", "message"),
+    [
+        (
+            "echo 'sbatch: error: no such partition' >&2; exit 1",
+            "^sbatch: error: no such partition",
+        ),
+        ("exit 3", "^sbatch: exit code 3"),
+        ("sleep 60", "^sbatch: it took too long"),
+    ],
+)
+def test_a_job_that_was_not_submitted_is_told_to_nobody(
+    sbatch, pipe, monkeypatch, commands, message
+):
+    heard, ear = pipe
+    os.set_blocking(heard, False)
+    monkeypatch.setattr(slurm_commands, "_SUBMIT", ("timeout", "0.5", "sh", "-c"))
+    sbatch(commands)
+    with pytest.raises(SlurmError, match=message):
+        submit("", os.environ, ear)
+    with pytest.raises(BlockingIOError):
+        os.read(heard, 100)
 
 
 def test_a_killed_head_leaves_a_shell_that_ends_its_jobs(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ _CANCEL_WITHIN_S = 20
 _GONE = "Invalid job id"
 # `timeout` ends all that the shell runs, and if there is no head any more.
 _SUBMIT = ("timeout", f"{_TIMEOUT_S:g}", "sh", "-c")
+_TIMED_OUT = 124
 _AND_TELL = 'job=$(sbatch --parsable) || exit; echo "$job" >"/dev/fd/$1"; echo "$job"'
 
 
@@ -59,7 +60,8 @@ def _answer(
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SlurmError(str(error)) from error
     if done.returncode:
-        said = done.stderr.strip() or f"exit code {done.returncode}"
+        late = "it took too long" if done.returncode == _TIMED_OUT else ""
+        said = done.stderr.strip() or late or f"exit code {done.returncode}"
         raise SlurmError(f"{name}: {said.removeprefix(f'{name}: ')}")
     return done.stdout
 

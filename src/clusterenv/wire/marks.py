@@ -82,8 +82,7 @@ class Marks:
         self._cores[place] = current_core()
         self._words[place] = 2 * request + says_more
         # Two that answer at once must see each other, and the head that falls asleep.
-        with _fence:
-            pass
+        barrier()
         if not MAY_SPIN:
             return True
         if not self._head[0] or not self._is_time_to_wake(request):
