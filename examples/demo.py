@@ -16,7 +16,7 @@ from matplotlib import pyplot as plt
 from progress import Point, Progress
 
 from clusterenv import ClusterEnv, Episodes
-from clusterenv.ledger_export import draw, table
+from clusterenv.sync.exports import draw, table
 
 SOLVED = 200.0
 

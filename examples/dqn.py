@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from clusterenv import AdaptiveSync, ClusterEnv, EveryVersion
 from clusterenv.distributions import EpsilonGreedy
-from clusterenv.ledger_export import table
+from clusterenv.sync.exports import table
 
 
 @dataclass

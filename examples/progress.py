@@ -16,8 +16,8 @@ from rich.progress import Progress as Bar
 from torch.utils.tensorboard import SummaryWriter
 
 from clusterenv import Fragment
-from clusterenv.ledger import Ledger
-from clusterenv.ledger_export import write_scalars
+from clusterenv.sync.exports import write_scalars
+from clusterenv.sync.ledger import Ledger
 
 _RECENT_EPISODES = 100
 _LOG_EVERY_S = 10.0

@@ -20,7 +20,7 @@ from torch.distributions import Normal
 
 from clusterenv import AdaptiveSync, ClusterEnv, EveryVersion
 from clusterenv.distributions import SquashedGaussian
-from clusterenv.ledger_export import table
+from clusterenv.sync.exports import table
 
 
 @dataclass

@@ -19,8 +19,8 @@ from intervals import interval
 from sync_run import SYNC_MESSAGES, Curve
 
 from clusterenv import AdaptiveSync, ClusterEnv, EveryVersion
-from clusterenv.ledger_export import summary
 from clusterenv.sync import SyncRule
+from clusterenv.sync.exports import summary
 
 THRESHOLD = 0.05
 # The sync rule, and how weights travel.

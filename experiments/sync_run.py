@@ -22,8 +22,8 @@ import ppo
 import report
 
 from clusterenv import AdaptiveSync, ClusterEnv, EveryNth, EveryVersion
-from clusterenv.ledger import Ledger
 from clusterenv.sync import PullRate, SyncRule
+from clusterenv.sync.ledger import Ledger
 
 _POINTS = 64
 # What differs from examples/ppo.py, by env. The small tasks publish as often as the large one.

@@ -10,7 +10,7 @@ from gymnasium import Space
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
-from clusterenv.wire.spaces import space_from_plain
+from clusterenv.plain.spaces import space_from_plain
 
 ObservationMode = str | tuple[Space[Any], Space[Any]]
 

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.vector.utils import iterate
 
-from clusterenv.wire.codec import Array
-from clusterenv.wire.spaces import Leaf
+from clusterenv.arrays import Array
+from clusterenv.plain.spaces import Leaf
 
 Seed = int | Sequence[int | None] | None
 

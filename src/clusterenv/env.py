@@ -29,7 +29,6 @@ from clusterenv.head.head import Head
 from clusterenv.head.profiler import Profiler
 from clusterenv.head.roster import Roster
 from clusterenv.launchers.base import Launcher
-from clusterenv.ledger import Ledger
 from clusterenv.partial_batches import PartialBatches
 from clusterenv.policies.base import Policy
 from clusterenv.policies.encoding import Encoding, check_encoding
@@ -42,6 +41,7 @@ from clusterenv.rollout import (
     episodes_by_slot,
 )
 from clusterenv.sync import EveryVersion, SyncRule
+from clusterenv.sync.ledger import Ledger
 from clusterenv.vector_env import RemoteVectorEnv, StepResult
 from clusterenv.wire.addresses import Reach
 

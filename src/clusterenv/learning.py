@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from clusterenv.arrays import Array
 from clusterenv.rollout import AnyFragment, Fragment, Rollout, map_structure
-from clusterenv.wire.codec import Array
 
 # torch's; this file works without it.
 Tensor = Any

@@ -8,9 +8,9 @@ from typing import Any
 
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
+from clusterenv.arrays import Array
 from clusterenv.head.head import Head
-from clusterenv.wire.codec import Array
-from clusterenv.wire.spaces import pick_rows
+from clusterenv.plain.spaces import pick_rows
 
 # A worker with two parts of its slots steps one while the other's actions are computed. Where a
 # batch takes no longer than this, the second answer costs more than the waiting that it saves.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from clusterenv.wire.codec import Array
+from clusterenv.arrays import Array
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _BLOCK_STEPS = 64

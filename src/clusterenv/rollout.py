@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from gymnasium import Space
 
-from clusterenv.wire.codec import Array
-from clusterenv.wire.spaces import join_leaves, leaves_of
+from clusterenv.arrays import Array
+from clusterenv.plain.spaces import join_leaves, leaves_of
 
 
 @dataclass(frozen=True)

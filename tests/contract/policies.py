@@ -7,9 +7,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.spaces.utils import flatdim
 
 from clusterenv.distributions import Bernoulli, Categorical, DiagonalGaussian, MultiCategorical
+from clusterenv.plain.spaces import leaves_of
 from clusterenv.policies.base import Acted
 from clusterenv.policies.numpy import NumpyPolicy
-from clusterenv.wire.spaces import leaves_of
 
 
 def flat(observations):

@@ -4,9 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from clusterenv.plain.values import pack
 from clusterenv.wire.codec import frame_of, header_of
 from clusterenv.wire.messages import Collected, Stepped
-from clusterenv.wire.values import pack
 from tests.contract.policies import numpy_policy
 from tests.integration.liars import (
     NUM_ENVS,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from clusterenv import StartupError
+from clusterenv.plain.values import pack
 from clusterenv.wire.chunks import CHUNK_BYTES
 from clusterenv.wire.codec import encode, frame_of, header_of
 from clusterenv.wire.messages import (
@@ -27,7 +28,6 @@ from clusterenv.wire.messages import (
     Warned,
     Weights,
 )
-from clusterenv.wire.values import pack
 from tests.equality import assert_same
 from tests.integration.liars import (
     NUM_ENVS,

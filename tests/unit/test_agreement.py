@@ -6,7 +6,7 @@ from gymnasium.spaces import Box, Discrete, Text
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from clusterenv.agreement import agree_on_spaces
-from clusterenv.wire.spaces import space_to_plain
+from clusterenv.plain.spaces import space_to_plain
 
 SMALL, BIG = Box(0.0, 1.0, (2,)), Box(0.0, 9.0, (2,))
 OTHER_SHAPE, OTHER_DTYPE = Box(0.0, 1.0, (3,)), Box(0.0, 1.0, (2,), np.float64)

@@ -12,7 +12,7 @@ from clusterenv.arguments import (
     slots_to_reset,
     values_by_slot,
 )
-from clusterenv.wire.spaces import leaves_of
+from clusterenv.plain.spaces import leaves_of
 from tests.equality import assert_same
 
 # Seeds.

@@ -12,40 +12,40 @@ SOURCE = pathlib.Path(clusterenv.__file__).parent
 
 # Part → the parts that it may import, besides itself and the errors. The longest name counts.
 MAY_IMPORT = {
-    "__init__": "distributions env learning ledger rollout sync version",
+    "__init__": "distributions env learning rollout sync version",
     "__main__": "cli",
-    "cli": "backends.base checks construction distributions env launchers ledger "
-    "policies profile randomness version wire worker",
-    "checks": "backends.base env launchers.base wire",
+    "cli": "arrays backends.base checks construction distributions env launchers "
+    "policies profile randomness sync version wire worker",
+    "checks": "backends.base env launchers.base plain wire",
     # The user's side of the head.
-    "env": "agreement arguments backends call_state construction head launchers.base ledger "
+    "env": "agreement arguments backends call_state construction head launchers.base "
     "partial_batches policies rollout sync vector_env wire",
     "vector_env": "arguments call_state head randomness",
     "construction": "backends env launchers policies sync",
-    "agreement": "wire",
-    "arguments": "wire",
+    "agreement": "plain wire",
+    "arguments": "arrays plain",
     "call_state": "",
-    "partial_batches": "head wire",
+    "partial_batches": "arrays head plain",
     # Head and worker meet in the wire, and in decisions and arrays that both know.
-    "head": "backends.base distributions launchers.base ledger policies.base policies.copy "
+    "head": "arrays backends.base distributions launchers.base plain policies.base policies.copy "
     "policies.encoding policies.recurrent profile randomness rollout stopwatch sync wire",
-    "worker": "distributions policies.base policies.copy policies.recurrent randomness rollout "
-    "stopwatch sync wire",
-    "wire": "version",
+    "worker": "arrays distributions plain policies.base policies.copy policies.recurrent "
+    "randomness rollout stopwatch sync wire",
+    "wire": "arrays plain version",
     # Plugins know their own base and little else.
     "launchers": "wire",
     "launchers.in_process": "launchers wire worker",
     "backends": "",
-    "policies": "distributions randomness wire",
+    "policies": "arrays distributions plain randomness wire",
     "adapters": "env rollout sync",
     # Decisions and arrays: nothing that opens anything.
-    "distributions": "randomness wire.codec",
-    "learning": "rollout wire.codec",
-    "ledger": "sync",
-    "ledger_export": "ledger sync",
+    "arrays": "",
+    "distributions": "arrays randomness",
+    "learning": "arrays rollout",
+    "plain": "arrays",
     "profile": "",
-    "randomness": "wire.codec",
-    "rollout": "wire.codec wire.spaces",
+    "randomness": "arrays",
+    "rollout": "arrays plain",
     "stopwatch": "",
     "sync": "",
     "errors": "",

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from clusterenv.errors import ProtocolError
 from clusterenv.head.infos import Infos
-from clusterenv.wire.infos import InfosByName, pack_infos, unpack_infos
-from clusterenv.wire.values import pack
+from clusterenv.plain.infos import InfosByName, pack_infos, unpack_infos
+from clusterenv.plain.values import pack
 from tests.equality import assert_same
 
 NUM_ENVS = 6

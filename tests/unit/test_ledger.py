@@ -2,8 +2,8 @@
 
 import pytest
 
-from clusterenv.ledger import Ledger
-from clusterenv.ledger_export import draw, summary, table, write_scalars
+from clusterenv.sync.exports import draw, summary, table, write_scalars
+from clusterenv.sync.ledger import Ledger
 
 
 def pull(ledger, worker, version, held, cause="threshold", num_bytes=50):

@@ -8,8 +8,8 @@ import pytest
 
 from clusterenv.errors import RemoteError, RemoteTraceback
 from clusterenv.head.remote_errors import rebuild
+from clusterenv.plain.values import pack
 from clusterenv.wire.messages import Raised
-from clusterenv.wire.values import pack
 
 
 class Fussy(Exception):

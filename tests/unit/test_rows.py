@@ -8,12 +8,12 @@ from gymnasium import spaces
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from clusterenv.plain.infos import unpack_infos
+from clusterenv.plain.spaces import leaves_of
+from clusterenv.plain.values import unpack
 from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import read_arrays
-from clusterenv.wire.infos import unpack_infos
 from clusterenv.wire.shared_memory import allocate
-from clusterenv.wire.spaces import leaves_of
-from clusterenv.wire.values import unpack
 from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome
 
 NUM_ENVS = 5

@@ -12,6 +12,8 @@ import pytest
 
 from clusterenv.errors import ProtocolError
 from clusterenv.head.guard import Guard
+from clusterenv.plain.spaces import space_from_plain
+from clusterenv.plain.values import pack, unpack
 from clusterenv.policies.copy import Snapshot
 from clusterenv.policies.encoding import decode as decode_weights
 from clusterenv.policies.encoding import encode as encode_weights
@@ -32,8 +34,6 @@ from clusterenv.wire.messages import (
     Stepped,
     Warned,
 )
-from clusterenv.wire.spaces import space_from_plain
-from clusterenv.wire.values import pack, unpack
 from tests.unit.test_zmq_channel import Head
 
 INFO = {"a": 1.5, "b": np.arange(3), "c": ("x", {2: None}), "d": 2**70, "e": b"raw"}

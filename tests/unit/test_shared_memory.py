@@ -12,11 +12,11 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterenv.plain.spaces import Leaf, leaves_of
 from clusterenv.wire.arena import Arena
 from clusterenv.wire.marks import MAY_SPIN, MOST_PARTS
 from clusterenv.wire.messages import PartCall, StepCall
 from clusterenv.wire.shared_memory import Mailbox, Ring, allocate
-from clusterenv.wire.spaces import Leaf, leaves_of
 
 _PATIENCE_S = 60.0
 

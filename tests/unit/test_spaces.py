@@ -9,8 +9,8 @@ from gymnasium.vector.utils import create_empty_array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterenv.wire.spaces import join_leaves, leaves_of, space_from_plain, space_to_plain
-from clusterenv.wire.values import pack, unpack
+from clusterenv.plain.spaces import join_leaves, leaves_of, space_from_plain, space_to_plain
+from clusterenv.plain.values import pack, unpack
 from tests.equality import assert_same
 from tests.spaces import ALL_SPACES, CardSpace, UnitBox
 from tests.unit.images import image_of

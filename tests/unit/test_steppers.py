@@ -9,10 +9,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
 from clusterenv.head.batch import Batch
+from clusterenv.plain.infos import unpack_infos
+from clusterenv.plain.spaces import leaves_of, single_array_leaf
+from clusterenv.plain.values import unpack
 from clusterenv.wire.codec import read_arrays
-from clusterenv.wire.infos import unpack_infos
-from clusterenv.wire.spaces import leaves_of, single_array_leaf
-from clusterenv.wire.values import unpack
 from clusterenv.worker.rows import FrameRows, Landing
 from clusterenv.worker.stepper import EnvStepper, UserCodeError
 from clusterenv.worker.vector_stepper import VectorStepper, split_infos

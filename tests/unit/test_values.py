@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from clusterenv.wire.values import pack, unpack
+from clusterenv.plain.values import pack, unpack
 from tests.unit.images import image_of
 
 # Two names of the eight-byte integers that dtype.str calls i8 and u8.

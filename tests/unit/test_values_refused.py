@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterenv.errors import ProtocolError, UntrustedValueError
-from clusterenv.wire.values import dtype_of_plain_data, pack, unpack
+from clusterenv.plain.values import dtype_of_plain_data, pack, unpack
 
 detonations = []
 

@@ -10,7 +10,7 @@ from zmq.utils.monitor import recv_monitor_message
 from clusterenv.errors import ProtocolError
 from clusterenv.head.inbox import Inbox
 from clusterenv.head.io_thread import IoThread
-from clusterenv.ledger import Ledger
+from clusterenv.sync.ledger import Ledger
 from clusterenv.wire.addresses import Reach
 from clusterenv.wire.chunks import CHUNK_BYTES, ENCRYPTION_BYTES
 from clusterenv.wire.contact import Contact

@@ -10,8 +10,8 @@ import gymnasium
 import msgspec
 
 from clusterenv.checks.host import host_facts
+from clusterenv.plain.spaces import leaves_of, single_array_leaf
 from clusterenv.wire.arena import Arena
-from clusterenv.wire.spaces import leaves_of, single_array_leaf
 
 _NUM_STEPS = 50
 _AT_MOST_S = 2.0

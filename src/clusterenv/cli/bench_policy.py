@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box, Discrete
 
+from clusterenv.arrays import Array
 from clusterenv.distributions import Categorical, Distribution, SquashedGaussian
 from clusterenv.policies.numpy import NumpyPolicy, Weights
-from clusterenv.wire.codec import Array
 
 
 def bench_policy(

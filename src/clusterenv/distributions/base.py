@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
+from clusterenv.arrays import Array
 from clusterenv.randomness import SlotRandom
-from clusterenv.wire.codec import Array
 
 
 class Distribution(Protocol):

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from clusterenv.arrays import Array
 from clusterenv.distributions.base import ArrayFields, sum_rows, width
 from clusterenv.randomness import SlotRandom
-from clusterenv.wire.codec import Array
 
 _LOG_2PI = float(np.log(2 * np.pi))
 # atanh(±1) is infinite: keep squashed actions this far inside.

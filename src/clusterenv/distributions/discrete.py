@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from clusterenv.arrays import Array
 from clusterenv.distributions.base import ArrayFields, sum_rows
 from clusterenv.randomness import SlotRandom
-from clusterenv.wire.codec import Array
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from clusterenv.arrays import Array
 from clusterenv.distributions.base import Distribution
 from clusterenv.randomness import SlotRandom
-from clusterenv.wire.codec import Array
 
 
 @dataclass(frozen=True)

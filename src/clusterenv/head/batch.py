@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from clusterenv.arrays import Array
 from clusterenv.errors import ProtocolError
 from clusterenv.head.infos import AddInfo, Infos
+from clusterenv.plain.spaces import join_leaves, leaves_of, rows_of, single_array_leaf
 from clusterenv.wire.arena import Arena
-from clusterenv.wire.codec import Array
-from clusterenv.wire.spaces import join_leaves, leaves_of, rows_of, single_array_leaf
 
 # Fresh memory costs a page fault every 4 kB: more than the copying itself.
 _WORTH_REUSING_BYTES = 1 << 17

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from clusterenv.arrays import Array, Buffer
 from clusterenv.errors import ProtocolError
 from clusterenv.head.batch import Batch
 from clusterenv.head.crew import Crew
@@ -24,7 +25,7 @@ from clusterenv.head.scrutiny import Scrutiny
 from clusterenv.head.staffing import Staffing
 from clusterenv.head.surveyor import Surveyor
 from clusterenv.rollout import FragmentPart
-from clusterenv.wire.codec import Array, Buffer, read_arrays
+from clusterenv.wire.codec import read_arrays
 from clusterenv.wire.messages import Announce, Collect, Collected, Evaluate, StepWithPolicy
 
 _TICK_S = 1.0

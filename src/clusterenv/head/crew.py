@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from clusterenv.arrays import Buffer
 from clusterenv.errors import WorkerLostError
 from clusterenv.head.enrolment import Enrolment
 from clusterenv.head.guard import Guard
@@ -22,10 +23,10 @@ from clusterenv.head.reception import Reception, Replies
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.watch import Ended, Watch
 from clusterenv.launchers.base import Launcher, Order, cores
-from clusterenv.ledger import Ledger
+from clusterenv.sync.ledger import Ledger
 from clusterenv.wire.addresses import Reach
 from clusterenv.wire.bell import Bell
-from clusterenv.wire.codec import Buffer, encode
+from clusterenv.wire.codec import encode
 from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
 from clusterenv.wire.messages import Build, Close, Enrol, Hello, Message, Pull, Pulled, Refused
 from clusterenv.wire.parcels import Packer

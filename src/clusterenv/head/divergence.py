@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from clusterenv.arrays import Array
 from clusterenv.distributions import Distribution, divergence_of_log_probs
 from clusterenv.head.publisher import Publication
+from clusterenv.plain.spaces import join_leaves, leaves_of
 from clusterenv.policies import recurrent
 from clusterenv.policies.base import Policy
 from clusterenv.policies.copy import PolicyCopy
 from clusterenv.rollout import FragmentPart
 from clusterenv.sync import SyncRule
-from clusterenv.wire.codec import Array
 from clusterenv.wire.messages import Measured, TakePolicy
-from clusterenv.wire.spaces import join_leaves, leaves_of
 
 # A recurrent policy is unrolled for so many steps: rows deep into a fragment cost too much.
 _UNROLLED_STEPS = 16

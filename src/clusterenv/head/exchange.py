@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from clusterenv.arrays import Array, Buffer
 from clusterenv.errors import ProtocolError, WorkerLostError
 from clusterenv.head.crew import Crew, Limits
 from clusterenv.head.flights import Answer, Flight, Flights, Loss, Request
@@ -18,7 +19,7 @@ from clusterenv.head.remote_errors import rebuild
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.watch import Ended
 from clusterenv.wire.arena import Arena
-from clusterenv.wire.codec import Array, Buffer, encode
+from clusterenv.wire.codec import encode
 from clusterenv.wire.messages import (
     ArrayHeader,
     Built,

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from clusterenv.arrays import Buffer
 from clusterenv.errors import ProtocolError
 from clusterenv.head.roster import Member
-from clusterenv.wire.codec import Buffer
 from clusterenv.wire.messages import (
     Call,
     Collect,

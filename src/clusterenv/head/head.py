@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
+from clusterenv.arrays import Array, Buffer
 from clusterenv.backends.base import Backend
 from clusterenv.errors import ProtocolError, StartupError
 from clusterenv.head.batch import Batch
@@ -29,11 +30,19 @@ from clusterenv.head.snapshot import snapshot
 from clusterenv.head.staffing import Blueprint, Staffing
 from clusterenv.head.surveyor import Surveyor
 from clusterenv.launchers.base import THREAD_NAME, Launcher
+from clusterenv.plain.infos import unpack_infos
+from clusterenv.plain.spaces import (
+    Leaf,
+    leaves_of,
+    pick_rows,
+    single_array_leaf,
+    space_to_plain,
+)
+from clusterenv.plain.values import pack, unpack
 from clusterenv.sync import SyncRule
 from clusterenv.wire.addresses import Reach
 from clusterenv.wire.arena import Arena
-from clusterenv.wire.codec import Array, Buffer, frame_of, header_of, read_arrays
-from clusterenv.wire.infos import unpack_infos
+from clusterenv.wire.codec import frame_of, header_of, read_arrays
 from clusterenv.wire.messages import (
     ArrayHeader,
     Call,
@@ -48,15 +57,7 @@ from clusterenv.wire.messages import (
 )
 from clusterenv.wire.parcels import Packer
 from clusterenv.wire.shared_memory import allocate
-from clusterenv.wire.spaces import (
-    Leaf,
-    leaves_of,
-    pick_rows,
-    single_array_leaf,
-    space_to_plain,
-)
 from clusterenv.wire.status_channel import Run, StatusServer
-from clusterenv.wire.values import pack, unpack
 
 _log = logging.getLogger("clusterenv")
 _TICK_S = 1.0

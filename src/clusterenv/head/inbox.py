@@ -10,9 +10,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from clusterenv.arrays import Buffer
 from clusterenv.errors import ProtocolError
 from clusterenv.wire.bell import Bell
-from clusterenv.wire.codec import Buffer, decode
+from clusterenv.wire.codec import decode
 from clusterenv.wire.frame_buffer import FrameReader
 from clusterenv.wire.marks import MAY_SPIN, Marks
 from clusterenv.wire.messages import InFrameBuffer

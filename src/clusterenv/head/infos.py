@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from clusterenv.arrays import Array
 from clusterenv.errors import ProtocolError
-from clusterenv.wire.codec import Array
-from clusterenv.wire.infos import Info, InfosByName
+from clusterenv.plain.infos import Info, InfosByName
 
 AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
 

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
+from clusterenv.arrays import Buffer
 from clusterenv.errors import ProtocolError
 from clusterenv.head.inbox import Inbox
 from clusterenv.launchers.base import THREAD_NAME
-from clusterenv.ledger import Ledger
+from clusterenv.sync.ledger import Ledger
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.chunks import join
-from clusterenv.wire.codec import Buffer, decode, encode
+from clusterenv.wire.codec import decode, encode
 from clusterenv.wire.messages import Message
 from clusterenv.wire.zmq_channel import HeadSocket
 

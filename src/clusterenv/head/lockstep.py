@@ -10,12 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from clusterenv.arrays import Array
 from clusterenv.head.crew import Crew, Line
 from clusterenv.head.flights import Answer, Flight, Flights
 from clusterenv.head.inbox import SPIN_S
 from clusterenv.head.roster import Member, Roster
 from clusterenv.wire.arena import Arena
-from clusterenv.wire.codec import Array
 from clusterenv.wire.marks import MAY_SPIN
 from clusterenv.wire.messages import ArrayHeader, Step, Stepped
 from clusterenv.wire.shared_memory import Mailbox

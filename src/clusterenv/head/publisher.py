@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from clusterenv.arrays import Buffer
 from clusterenv.head.reception import Replies
-from clusterenv.ledger import Ledger
 from clusterenv.policies.base import Policy
 from clusterenv.policies.copy import Snapshot, encode_layout
 from clusterenv.policies.encoding import Layout, encode
 from clusterenv.sync import EVALUATION
-from clusterenv.wire.codec import Buffer
+from clusterenv.sync.ledger import Ledger
 from clusterenv.wire.messages import Message, Pull, Pulled, TakePolicy, Weights, WeightsNearby
 from clusterenv.wire.parcels import Packer
 from clusterenv.wire.shelf import WORTH_SHARING_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from clusterenv.wire.codec import Buffer
+from clusterenv.arrays import Buffer
 from clusterenv.wire.messages import (
     PROTOCOL_VERSION,
     Build,

@@ -15,6 +15,7 @@ from clusterenv.head.exchange import Exchange
 from clusterenv.head.flights import Flight, Loss
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.staffing import Staffing
+from clusterenv.plain.values import pack, unpack
 from clusterenv.wire.messages import (
     Call,
     Collect,
@@ -25,7 +26,6 @@ from clusterenv.wire.messages import (
     Step,
     StepWithPolicy,
 )
-from clusterenv.wire.values import pack, unpack
 
 _log = logging.getLogger("clusterenv")
 # What was lost with its worker is for the caller to ask again.

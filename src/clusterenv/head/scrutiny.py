@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from clusterenv.arrays import Array
 from clusterenv.errors import ProtocolError
+from clusterenv.plain.spaces import Leaf, leaves_of, space_from_plain
+from clusterenv.plain.values import unpack
 from clusterenv.rollout import FragmentPart
-from clusterenv.wire.codec import Array
-from clusterenv.wire.spaces import Leaf, leaves_of, space_from_plain
-from clusterenv.wire.values import unpack
 
 _FLOAT, _INT, _BOOL = np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.bool_)
 # Names that begin so are the policy's own; it is free in what each row of them is.

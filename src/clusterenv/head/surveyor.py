@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 from gymnasium import Space
 
+from clusterenv.arrays import Array
 from clusterenv.head.crew import Crew
 from clusterenv.head.divergence import DivergenceMeter
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.stall_alarm import StallAlarm
+from clusterenv.plain.spaces import leaves_of
 from clusterenv.rollout import FragmentPart
 from clusterenv.sync import SyncRule
-from clusterenv.wire.codec import Array
 from clusterenv.wire.messages import Measured
-from clusterenv.wire.spaces import leaves_of
 
 
 class Surveyor:

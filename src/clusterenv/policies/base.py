@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from clusterenv.arrays import Array
 from clusterenv.distributions import Distribution
 from clusterenv.randomness import SlotRandom
-from clusterenv.wire.codec import Array
 
 
 @dataclass(frozen=True)

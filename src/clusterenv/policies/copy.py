@@ -10,12 +10,12 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
+from clusterenv.arrays import Array, Buffer
 from clusterenv.errors import ProtocolError
+from clusterenv.plain.values import dtype_of_plain_data
 from clusterenv.policies.base import Policy
 from clusterenv.policies.encoding import Layout, decode, round_to_bf16
-from clusterenv.wire.codec import Array, Buffer
 from clusterenv.wire.messages import Weights, WeightsNearby
-from clusterenv.wire.values import dtype_of_plain_data
 
 
 def layout_of(weights: Mapping[str, Array]) -> Layout:

@@ -13,8 +13,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from clusterenv.arrays import Array, Buffer
 from clusterenv.errors import ProtocolError
-from clusterenv.wire.codec import Array, Buffer
 
 Encoding = Literal["raw", "bf16", "delta"]
 ENCODINGS: tuple[str, ...] = get_args(Encoding)

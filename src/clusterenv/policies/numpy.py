@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from clusterenv.arrays import Array
 from clusterenv.distributions import Distribution
 from clusterenv.policies.base import Acted, draw
 from clusterenv.randomness import SlotRandom
-from clusterenv.wire.codec import Array
 
 Weights = Mapping[str, Array]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from clusterenv.wire.codec import Array
+from clusterenv.arrays import Array
 
 Layer = Callable[[Array], Array]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from clusterenv.wire.codec import Array
+from clusterenv.arrays import Array
 
 
 def row_of(state: Any, row: int) -> Any:

@@ -18,12 +18,12 @@ except ImportError as error:
     raise ImportError("TorchPolicy needs PyTorch: pip install 'clusterenv[torch]'") from error
 
 from clusterenv import distributions
+from clusterenv.arrays import Array
 from clusterenv.distributions import Distribution
 from clusterenv.distributions.base import ArrayFields
 from clusterenv.policies import perceptron
 from clusterenv.policies.base import Acted, draw
 from clusterenv.randomness import SlotRandom
-from clusterenv.wire.codec import Array
 
 # Of one layer. With more, torch is as fast.
 _FEW_WEIGHTS = 2**15

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from clusterenv.wire.codec import Array
+from clusterenv.arrays import Array
+from clusterenv.plain.spaces import Leaf, rows_of
 from clusterenv.wire.marks import MOST_PARTS, Marks, PartMarks
-from clusterenv.wire.spaces import Leaf, rows_of
 
 _CACHE_LINE = 64
 

@@ -8,8 +8,9 @@ from typing import Protocol
 
 import zmq
 
+from clusterenv.arrays import Buffer
 from clusterenv.wire import bell
-from clusterenv.wire.codec import Buffer, decode, encode
+from clusterenv.wire.codec import decode, encode
 from clusterenv.wire.frame_buffer import FrameWriter
 from clusterenv.wire.invitation import SharedDescriptors
 from clusterenv.wire.messages import Message, PartCall, Reply, StepCall, Warned

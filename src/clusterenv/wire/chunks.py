@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from clusterenv.arrays import Buffer
 from clusterenv.errors import ProtocolError
-from clusterenv.wire.codec import Buffer
 
 CHUNK_BYTES = 1 << 18
 ENCRYPTION_BYTES = 64

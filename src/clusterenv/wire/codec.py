@@ -13,12 +13,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from clusterenv.arrays import Array, Buffer
 from clusterenv.errors import ProtocolError
+from clusterenv.plain.values import dtype_of_plain_data
 from clusterenv.wire.messages import AnyMessage, ArrayHeader, Message
-from clusterenv.wire.values import dtype_of_plain_data
-
-Array = np.ndarray[Any, Any]
-Buffer = bytes | memoryview
 
 _MOST_DIMENSIONS = 64
 _encoder = msgspec.msgpack.Encoder()

@@ -9,7 +9,7 @@ import mmap
 import os
 from collections.abc import Sequence
 
-from clusterenv.wire.codec import Buffer
+from clusterenv.arrays import Buffer
 from clusterenv.wire.messages import InFrameBuffer
 from clusterenv.wire.shared_memory import allocate
 

@@ -9,11 +9,11 @@ import threading
 import uuid
 from typing import Any
 
+from clusterenv.plain.values import pack
 from clusterenv.wire.env_ids import pickle_registrations, register_from
 from clusterenv.wire.pickling import pickle_for_workers
 from clusterenv.wire.sent_modules import SENT_MODULES, decode_modules, encode_modules
 from clusterenv.wire.user_modules import UserModules, is_users_path, names_in_pickle
-from clusterenv.wire.values import pack
 
 _SENDER = uuid.uuid4().hex
 """This process, and those that are forked from it."""
@@ -46,7 +46,7 @@ class Packer:
         return pickle.dumps(_Parcel(modules, ids, blob)) if modules or ids else blob
 
     def pack_values(self, value: Any) -> bytes:
-        """``value`` for :func:`clusterenv.wire.values.unpack`."""
+        """``value`` for :func:`clusterenv.plain.values.unpack`."""
         packed = pack(value, allow_pickle=True)
         if not self._elsewhere or b"pickle" not in packed:
             return packed

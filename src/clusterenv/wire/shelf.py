@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from clusterenv.wire.codec import Buffer
+from clusterenv.arrays import Buffer
 
 WORTH_SHARING_BYTES = 1 << 20
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from clusterenv.arrays import Buffer
 from clusterenv.wire.chunks import split
-from clusterenv.wire.codec import Buffer, decode, encode
+from clusterenv.wire.codec import decode, encode
 from clusterenv.wire.contact import Contact
 from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.messages import Message

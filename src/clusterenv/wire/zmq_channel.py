@@ -13,9 +13,9 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
+from clusterenv.arrays import Buffer
 from clusterenv.wire.addresses import Reach, endpoint
 from clusterenv.wire.chunks import CHUNK_BYTES, ENCRYPTION_BYTES
-from clusterenv.wire.codec import Buffer
 from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
 from clusterenv.wire.tcp_channel import Strangers, cut_off
 

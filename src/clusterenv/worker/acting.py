@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from clusterenv.arrays import Array, Buffer
 from clusterenv.policies.copy import PolicyCopy
 from clusterenv.sync import EVALUATION, News, SyncRule
 from clusterenv.wire.channel import Channel
-from clusterenv.wire.codec import Array, Buffer
 from clusterenv.wire.messages import (
     Announce,
     Cancel,

@@ -6,11 +6,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from clusterenv.arrays import Buffer
+from clusterenv.plain.values import pack
 from clusterenv.wire.channel import Channel, SharedChannel
-from clusterenv.wire.codec import Buffer
 from clusterenv.wire.marks import Marks
 from clusterenv.wire.messages import Raised, Stepped
-from clusterenv.wire.values import pack
 from clusterenv.worker.rows import ArenaRows, Outcome, Rows
 
 

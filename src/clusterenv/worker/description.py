@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from clusterenv.wire.spaces import space_to_plain
-from clusterenv.wire.values import pack
+from clusterenv.plain.spaces import space_to_plain
+from clusterenv.plain.values import pack
 
 
 def check_autoreset_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode) -> None:

@@ -8,12 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from clusterenv.arrays import Array, Buffer
+from clusterenv.plain.infos import pack_infos
+from clusterenv.plain.spaces import Leaf
+from clusterenv.plain.values import pack
 from clusterenv.wire.arena import Arena, Window
-from clusterenv.wire.codec import Array, Buffer, frame_of, header_of
-from clusterenv.wire.infos import pack_infos
+from clusterenv.wire.codec import frame_of, header_of
 from clusterenv.wire.messages import Stepped
-from clusterenv.wire.spaces import Leaf
-from clusterenv.wire.values import pack
 
 # Of all or some slots, always the same: more would come of single slots that are sent as they like.
 _MOST_WINDOWS = 64

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from clusterenv.arrays import Array
 from clusterenv.distributions import Distribution
 from clusterenv.policies import recurrent
 from clusterenv.policies.base import Acted, Policy
 from clusterenv.randomness import SlotRandom
-from clusterenv.wire.codec import Array
 from clusterenv.worker.rows import Landing, Outcome, fill_flags
 from clusterenv.worker.stepper import Stepper, UserCodeError
 from clusterenv.worker.translator import Translator

@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 
-from clusterenv.wire.codec import Array
-from clusterenv.wire.spaces import join_leaves, leaves_of
+from clusterenv.arrays import Array
+from clusterenv.plain.spaces import join_leaves, leaves_of
 from clusterenv.worker.rows import Outcome, fill
 
 

@@ -10,7 +10,7 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from clusterenv.wire.spaces import join_leaves, leaves_of
+from clusterenv.plain.spaces import join_leaves, leaves_of
 from clusterenv.worker.rows import Landing, Outcome
 from clusterenv.worker.stepper import UserCodeError
 

@@ -14,10 +14,13 @@ from typing import Any
 from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from clusterenv.arrays import Buffer
+from clusterenv.plain.spaces import leaves_of, single_array_leaf, space_from_plain
+from clusterenv.plain.values import pack, unpack
 from clusterenv.stopwatch import Stopwatch
 from clusterenv.wire.arena import Arena
 from clusterenv.wire.channel import Channel, SharedChannel
-from clusterenv.wire.codec import Buffer, frame_of, header_of, read_array
+from clusterenv.wire.codec import frame_of, header_of, read_array
 from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.messages import (
     Build,
@@ -43,8 +46,6 @@ from clusterenv.wire.messages import (
     Warned,
 )
 from clusterenv.wire.shared_memory import Mailbox
-from clusterenv.wire.spaces import leaves_of, single_array_leaf, space_from_plain
-from clusterenv.wire.values import pack, unpack
 from clusterenv.wire.worker_channel import WorkerSocket
 from clusterenv.worker import profiling
 from clusterenv.worker.acting import Acting, Workplace

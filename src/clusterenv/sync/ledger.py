@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from clusterenv.sync import EVALUATION
+from clusterenv.sync.rules import EVALUATION
 
 # Records beyond this many are forgotten, the oldest first; totals are not.
 _KEPT = 100_000

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from clusterenv.arrays import Array
 from clusterenv.errors import ProtocolError
-from clusterenv.wire.codec import Array
-from clusterenv.wire.values import dtype_of_plain_data, pack, unpack
+from clusterenv.plain.values import dtype_of_plain_data, pack, unpack
 
 Info = tuple[int, dict[str, Any]]
 """A slot, and what its env said."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from clusterenv.ledger import Ledger, Pull
-from clusterenv.sync import EVALUATION
+from clusterenv.sync.ledger import Ledger, Pull
+from clusterenv.sync.rules import EVALUATION
 
 
 def summary(ledger: Ledger) -> dict[str, float]:

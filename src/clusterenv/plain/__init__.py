@@ -1,0 +1,1 @@
+"""Values, spaces and infos as plain data; nothing here opens anything."""
