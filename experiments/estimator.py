@@ -66,7 +66,8 @@ def _columns(envs: ClusterEnv) -> list[np.ndarray]:
 
 def _exact(rollout: Any, policy: TorchPolicy, columns: np.ndarray) -> float:
     rows = rollout.flatten(rollout.observations[:-1, columns])
-    newest = policy.distribution(rows, None)
+    newest = policy.act(rows, None, None).distribution
+    assert newest is not None
     acted = newest.with_arrays(
         {n: rollout.flatten(array[:, columns]) for n, array in rollout.distribution.items()}
     )

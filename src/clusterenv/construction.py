@@ -21,6 +21,7 @@ from clusterenv.backends.gymnasium import (
 )
 from clusterenv.launchers.base import Launcher, cores
 from clusterenv.policies.base import Policy
+from clusterenv.sync import EveryVersion, SyncRule
 
 Env = str | EnvSpec | EnvFactory | Sequence[EnvFactory] | Backend
 
@@ -141,6 +142,25 @@ def _in_process() -> Launcher:
 
 
 _LAUNCHERS: dict[str, Callable[[], Launcher]] = {"local": _local, "in-process": _in_process}
+
+
+def choose_sync_rule(rule: SyncRule | None) -> SyncRule:
+    """As given, if it has all that a rule must have; else every version."""
+    if rule is None:
+        return EveryVersion()
+    if isinstance(rule, type):
+        raise TypeError(f"sync={rule.__name__} is a class; pass an object: sync={rule.__name__}(…)")
+    missing = [name for name in _RULE_MEMBERS if not hasattr(rule, name)]
+    if missing:
+        raise TypeError(
+            f"sync={type(rule).__name__}(…) is no sync rule, it lacks {', '.join(missing)}: see "
+            "clusterenv.sync.SyncRule; a rule that measures nothing has rows = 0, "
+            'measure = "divergence" and threshold = 0.0'
+        )
+    return rule
+
+
+_RULE_MEMBERS = ("cause_to_pull", "rows", "measure", "threshold")
 
 
 def wrap_module(module: Any) -> Policy:

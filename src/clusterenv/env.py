@@ -21,6 +21,7 @@ from clusterenv.construction import (
     choose_launcher,
     choose_min_workers,
     choose_num_workers,
+    choose_sync_rule,
     wrap_module,
 )
 from clusterenv.head import profiler
@@ -40,7 +41,7 @@ from clusterenv.rollout import (
     assemble,
     episodes_by_slot,
 )
-from clusterenv.sync import EveryVersion, SyncRule
+from clusterenv.sync import SyncRule
 from clusterenv.sync.ledger import Ledger
 from clusterenv.vector_env import RemoteVectorEnv, StepResult
 from clusterenv.wire.addresses import Reach
@@ -143,7 +144,7 @@ class ClusterEnv(RemoteVectorEnv):
             self.autoreset_mode,
             shared_memory,
             trust_workers or launcher.spawns_here,
-            sync or EveryVersion(),
+            choose_sync_rule(sync),
             encoding,
             Limits(
                 startup_timeout_s,

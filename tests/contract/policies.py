@@ -86,9 +86,6 @@ class CompositePolicy:
         draw = np.zeros(len(score)) if rng is None else rng.uniform()[:, 0]
         return Acted(_fill(self._space, score, draw), None, {"value": score})
 
-    def distribution(self, observations, state):
-        raise NotImplementedError
-
     def weights(self):
         return self._weights
 

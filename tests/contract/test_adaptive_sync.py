@@ -207,7 +207,8 @@ def test_workers_act_with_the_very_weights_of_their_version(transport, encoding)
                 rounded = {name: t.bfloat16().float() for name, t in state.items()}
                 module.load_state_dict(rounded)
             rows = rollout.flatten(rollout.observations[:-1])
-            expected = acting.distribution(rows, None).log_prob(rollout.flatten(rollout.actions))
+            newest = acting.act(rows, None, None).distribution
+            expected = newest.log_prob(rollout.flatten(rollout.actions))
             recorded = rollout.flatten(rollout.outputs["log_prob"])
             np.testing.assert_allclose(recorded, expected, atol=1e-5)
             module.load_state_dict(state)

@@ -52,9 +52,6 @@ class Stubborn:
     def act(self, observations, state, rng):
         return Acted(self._actions(len(next(iter(leaves(observations))))))
 
-    def distribution(self, observations, state):
-        raise NotImplementedError
-
     def weights(self):
         return {}
 

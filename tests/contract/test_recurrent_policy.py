@@ -144,9 +144,6 @@ class Age:
         actions = np.zeros(len(observations), np.int64)
         return Acted(actions, None, {"age": age}, age + 1)
 
-    def distribution(self, observations, state):
-        raise NotImplementedError
-
     def weights(self):
         return {}
 

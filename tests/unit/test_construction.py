@@ -8,11 +8,18 @@ from gymnasium.envs import registration
 from gymnasium.spaces import Discrete
 from gymnasium.wrappers import TimeLimit, TransformReward
 
+from clusterenv import ClusterEnv
 from clusterenv.backends.gymnasium import CallableBackend, RegisteredBackend
 from clusterenv.backends.vector import VectorBackend
-from clusterenv.construction import choose_backend, choose_launcher, choose_num_workers
+from clusterenv.construction import (
+    choose_backend,
+    choose_launcher,
+    choose_num_workers,
+    choose_sync_rule,
+)
 from clusterenv.launchers.in_process import InProcessLauncher
 from clusterenv.launchers.local import LocalLauncher
+from clusterenv.sync import AdaptiveSync, EveryNth, EveryVersion
 
 
 class TinyEnv(gymnasium.Env):
@@ -222,3 +229,39 @@ def test_the_launcher_says_how_many_workers_it_has_room_for():
     assert choose_num_workers(None, 100, Roomy()) == 7
     assert choose_num_workers(None, 3, Roomy()) == 3
     assert choose_num_workers(2, 100, Roomy()) == 2
+
+
+# Sync rule.
+
+
+class Never:
+    """A rule as small as it can be."""
+
+    rows, measure, threshold = 0, "divergence", 0.0
+
+    def cause_to_pull(self, news):
+        return None
+
+
+@pytest.mark.parametrize("rule", [EveryNth(3), EveryVersion(), AdaptiveSync(), Never()])
+def test_a_sync_rule_is_taken_as_it_is(rule):
+    assert choose_sync_rule(rule) is rule
+
+
+def test_by_default_workers_pull_every_version():
+    assert choose_sync_rule(None) == EveryVersion()
+
+
+def test_a_rule_that_lacks_something_is_refused_with_what_it_lacks():
+    class Lacking:
+        def cause_to_pull(self, news):
+            return None
+
+    message = r"sync=Lacking.* is no sync rule, it lacks rows, measure, threshold: see .*SyncRule"
+    with pytest.raises(TypeError, match=message):
+        ClusterEnv("CartPole-v1", sync=Lacking())
+
+
+def test_a_class_is_no_sync_rule():
+    with pytest.raises(TypeError, match=r"AdaptiveSync is a class; .* sync=AdaptiveSync\("):
+        choose_sync_rule(AdaptiveSync)

@@ -239,7 +239,7 @@ class DivergenceMeter:
         if not rows.behaviour:
             return divergence_of_log_probs(rows.log_prob, log_prob), log_prob
         acted = newest.with_arrays(rows.behaviour)
-        measure = getattr(acted, getattr(self._rule, "measure", "divergence"))
+        measure = getattr(acted, self._rule.measure)
         return measure(newest), log_prob
 
     def _observations(self, rows: _Rows) -> Any:

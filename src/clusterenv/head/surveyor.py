@@ -31,7 +31,7 @@ class Surveyor:
     def agree(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         """The spaces are known."""
         self._action_space = action_space
-        if getattr(self._rule, "rows", 0):
+        if self._rule.rows:
             self._meter = DivergenceMeter(self._rule, observation_space, action_space)
 
     @property

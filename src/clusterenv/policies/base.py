@@ -34,9 +34,6 @@ class Policy(Protocol):
     def act(self, observations: Any, state: Any, rng: SlotRandom | None) -> Acted:
         """Actions for a batch of observations: drawn from ``rng``, or the likeliest if None."""
 
-    def distribution(self, observations: Any, state: Any) -> Distribution:
-        """The distribution that :meth:`act` draws from."""
-
     def weights(self) -> Mapping[str, Array]:
         """Everything that changes in training, as named arrays."""
 

@@ -35,17 +35,13 @@ class NumpyPolicy:
 
     def act(self, observations: Any, state: Any, rng: SlotRandom | None) -> Acted:
         """Actions, their log-probabilities, and values if there is a value function."""
-        distribution = self.distribution(observations, state)
+        distribution = self._distribution(self._weights, observations)
         actions, log_prob = draw(distribution, rng)
         outputs = {"log_prob": log_prob}
         if self._value is not None:
             value = np.asarray(self._value(self._weights, observations))
             outputs["value"] = value.reshape(len(log_prob))
         return Acted(actions, distribution, outputs)
-
-    def distribution(self, observations: Any, state: Any) -> Distribution:
-        """What the function gives for these observations."""
-        return self._distribution(self._weights, observations)
 
     def weights(self) -> Weights:
         """The dict of arrays."""

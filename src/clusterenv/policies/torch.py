@@ -80,11 +80,6 @@ class TorchPolicy:
                 outputs["value"] = _to_array(value.reshape(len(log_prob)))
             return Acted(actions, distribution, outputs, _to_arrays(next_state))
 
-    def distribution(self, observations: Any, state: Any) -> Distribution:
-        """What the module gives for these observations."""
-        with torch.inference_mode():
-            return to_plain_distribution(self._evaluate(observations, state)[0])
-
     def _evaluate(self, observations: Any, state: Any) -> tuple[Any, Any, Any]:
         """(distribution, value or None, next state or None)."""
         device = self._a_parameter.device

@@ -51,6 +51,14 @@ class SyncRule(Protocol):
     def rows(self) -> int:
         """On how many rows of each worker the head measures the divergence; 0: not at all."""
 
+    @property
+    def measure(self) -> str:
+        """The distributions' method that measures it; ``"divergence"`` is each one's own."""
+
+    @property
+    def threshold(self) -> float:
+        """The divergence above which a worker pulls now, for the ledger; 0 if there is none."""
+
     def cause_to_pull(self, news: News) -> str | None:
         """Why the worker pulls now, in a word for the ledger; None if it does not."""
 
@@ -61,6 +69,8 @@ class EveryNth:
 
     n: int
     rows: ClassVar[int] = 0
+    measure: ClassVar[str] = "divergence"
+    threshold: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         if self.n < 1:

@@ -235,7 +235,7 @@ class Acting:
     def _pull(self, cause: str, wanted: Callable[[], PolicyCopy | None]) -> None:
         copy, asked_at_s = wanted(), time.monotonic()
         held = 0 if copy is None else copy.version
-        threshold = getattr(self._place.sync_rule, "threshold", 0.0)
+        threshold = self._place.sync_rule.threshold
         self._shelved, self._neighbour_failed, asked_directly = -1, False, False
         self._place.channel.send(Pull(self._policy_id, held, cause, threshold))
         while (copy := wanted()) is None or copy.version in (held, 0):
