@@ -24,7 +24,7 @@ import report
 import torch
 from mlp_policy import mlp_policy
 
-from clusterenv import AdaptiveSync, ClusterEnv, Rollout
+from clusterenv import AdaptiveSync, ClusterEnv, Limits, Rollout
 from clusterenv.launchers.slurm import SlurmLauncher
 from tests.contract.following import Followed
 from tests.engines.harness import SlurmCluster
@@ -104,8 +104,7 @@ def make_envs() -> ClusterEnv:
         launcher=SlurmLauncher(),
         sync=AdaptiveSync.for_ppo(0.1, clip=ARGS.clip_coef, decoupled=True, max_lag=MAX_LAG),
         encoding="delta",
-        lease_s=10.0,
-        max_restarts_per_minute=1_000,
+        limits=Limits(lease_s=10.0, max_restarts_per_minute=1_000),
     )
 
 

@@ -93,7 +93,7 @@ def measure(num_workers: int, seconds: float, num_processes: int) -> dict[str, f
         SLOTS_PER_WORKER * num_workers,
         num_workers,
         launcher=CrowdLauncher(num_processes),
-        startup_timeout_s=600.0,
+        limits=clusterenv.Limits(startup_timeout_s=600.0),
     )
     with envs:
         envs.reset(seed=0)

@@ -10,9 +10,11 @@ from clusterenv.errors import (
     UntrustedValueError,
     WorkerLostError,
 )
+from clusterenv.limits import Limits
 from clusterenv.rollout import Episodes, Fragment, Rollout
 from clusterenv.sync import AdaptiveSync, EveryNth, EveryVersion
 from clusterenv.version import __version__
+from clusterenv.wire.addresses import Network
 
 __all__ = [
     "AdaptiveSync",
@@ -23,6 +25,8 @@ __all__ = [
     "EveryNth",
     "EveryVersion",
     "Fragment",
+    "Limits",
+    "Network",
     "ProtocolError",
     "RemoteError",
     "Rollout",

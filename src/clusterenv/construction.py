@@ -7,6 +7,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import gymnasium
@@ -20,8 +21,10 @@ from clusterenv.backends.gymnasium import (
     RegisteredBackend,
 )
 from clusterenv.launchers.base import Launcher, cores
+from clusterenv.limits import Limits
 from clusterenv.policies.base import Policy
 from clusterenv.sync import EveryVersion, SyncRule
+from clusterenv.wire.addresses import Network
 
 Env = str | EnvSpec | EnvFactory | Sequence[EnvFactory] | Backend
 
@@ -32,6 +35,7 @@ def choose_backend(
     """The backend, the number of envs, and the spec where ``env`` is an id."""
     if num_envs is not None and num_envs < 1:
         raise ValueError(f"num_envs={num_envs} must be at least 1")
+    _refuse_moved(kwargs)
     if isinstance(env, str | EnvSpec):
         _refuse_misspelt(kwargs)
         spec = _spec_of(env) if isinstance(env, str) else env
@@ -83,11 +87,32 @@ def _vector_spec(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int) -> EnvSpe
     return recorded
 
 
+_GROUPS: dict[str, type[Limits] | type[Network]] = {"limits": Limits, "network": Network}
+
+
+def _places_in_groups() -> dict[str, str]:
+    """How to pass what is a field of a group: ``port`` → ``network=Network(port=…)``."""
+    return {
+        field.name: f"{group}={kind.__name__}({field.name}=…)"
+        for group, kind in _GROUPS.items()
+        for field in fields(kind)
+    }
+
+
+def _refuse_moved(kwargs: dict[str, Any]) -> None:
+    for name, place in _places_in_groups().items():
+        if name in kwargs:
+            group = place.partition("=")[0]
+            raise TypeError(f"{name} is part of {group} now: {place}")
+
+
 def _refuse_misspelt(kwargs: dict[str, Any]) -> None:
+    places = _places_in_groups()
     for name in kwargs:
-        close = difflib.get_close_matches(name, _own_arguments(), n=1, cutoff=0.85)
+        close = difflib.get_close_matches(name, [*_own_arguments(), *places], n=1, cutoff=0.85)
         if close:
-            raise TypeError(f"unexpected argument {name!r}: did you mean {close[0]!r}?")
+            right = places.get(close[0], repr(close[0]))
+            raise TypeError(f"unexpected argument {name!r}: did you mean {right}?")
 
 
 def _own_arguments() -> list[str]:

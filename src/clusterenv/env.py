@@ -25,11 +25,11 @@ from clusterenv.construction import (
     wrap_module,
 )
 from clusterenv.head import profiler
-from clusterenv.head.crew import Limits
 from clusterenv.head.head import Head
 from clusterenv.head.profiler import Profiler
 from clusterenv.head.roster import Roster
 from clusterenv.launchers.base import Launcher
+from clusterenv.limits import Limits
 from clusterenv.partial_batches import PartialBatches
 from clusterenv.policies.base import Policy
 from clusterenv.policies.encoding import Encoding, check_encoding
@@ -44,7 +44,7 @@ from clusterenv.rollout import (
 from clusterenv.sync import SyncRule
 from clusterenv.sync.ledger import Ledger
 from clusterenv.vector_env import RemoteVectorEnv, StepResult
-from clusterenv.wire.addresses import Reach
+from clusterenv.wire.addresses import Network
 
 _AnyFragment = TypeVar("_AnyFragment", bound=Fragment)
 
@@ -79,16 +79,9 @@ class ClusterEnv(RemoteVectorEnv):
             acts; or ``"delta"``, the difference to what a worker has, rounded likewise.
         trust_workers: Let remote workers send pickled objects. Workers of this machine that this
             process started may do so anyway.
-        startup_timeout_s: How long workers may take to start and build their envs.
-        step_timeout_s: How long a worker may take for one request; after that it counts as lost.
-        restart_timeout_s: How long a replacement may take to start.
-        lease_s: A worker without its head ends itself after this time.
-        max_restarts_per_minute: How often one worker may be replaced; 0 means never.
-        interface: The name or address of the network interface to listen on; by default the one
-            that leads to the workers.
-        advertise_host: What workers connect to, where it is not the address listened on: behind
-            NAT, a port forwarding or a Kubernetes Service.
-        port: The port to listen on; 0 takes a free one.
+        limits: Time-outs and the restart budget; by default those of :class:`~clusterenv.Limits`.
+        network: Where the head listens and what workers connect to; by default the interface that
+            leads to them, and a free port.
         **kwargs: Passed to the env, where ``env`` is an id.
 
     Example:
@@ -114,14 +107,8 @@ class ClusterEnv(RemoteVectorEnv):
         sync: SyncRule | None = None,
         encoding: Encoding = "raw",
         trust_workers: bool = False,
-        startup_timeout_s: float = 120.0,
-        step_timeout_s: float = 300.0,
-        restart_timeout_s: float = 60.0,
-        lease_s: float = 30.0,
-        max_restarts_per_minute: int = 3,
-        interface: str | None = None,
-        advertise_host: str | None = None,
-        port: int = 0,
+        limits: Limits | None = None,
+        network: Network | None = None,
         **kwargs: Any,
     ) -> None:
         self.closed = True
@@ -146,14 +133,8 @@ class ClusterEnv(RemoteVectorEnv):
             trust_workers or launcher.spawns_here,
             choose_sync_rule(sync),
             encoding,
-            Limits(
-                startup_timeout_s,
-                step_timeout_s,
-                restart_timeout_s,
-                lease_s,
-                max_restarts_per_minute,
-            ),
-            Reach(interface, advertise_host, port),
+            limits or Limits(),
+            network or Network(),
             choose_min_workers(min_workers, self.num_workers),
             balance,
         )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
+from clusterenv import Limits
 from tests.contract.policies import numpy_policy
 from tests.contract.replay import Lives
 from tests.contract.transports import cluster_env
@@ -16,8 +17,8 @@ SEED = 60
 @pytest.fixture
 def envs():
     # A request that the workers cannot read must not take minutes to be noticed.
-    options = {"step_timeout_s": 5.0, "max_restarts_per_minute": 0}
-    with cluster_env("in-process", Count, NUM_ENVS, 2, **options) as envs:
+    limits = Limits(step_timeout_s=5.0, max_restarts_per_minute=0)
+    with cluster_env("in-process", Count, NUM_ENVS, 2, limits=limits) as envs:
         yield envs
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, Limits
 from clusterenv.launchers.ssh import SshLauncher
 from tests.engines.harness import Hosts, RayCluster, SlurmCluster, SshHosts, why_not_here
 from tests.engines.walks import LEASE_S, Placed
@@ -73,7 +73,7 @@ def ssh_cluster(ssh_launcher):
     opened = []
 
     def make(hosts=None, makers=(Placed,) * 4, num_workers=2, **kwargs):
-        kwargs = {"launcher": ssh_launcher(hosts), "lease_s": LEASE_S, **kwargs}
+        kwargs = {"launcher": ssh_launcher(hosts), "limits": Limits(lease_s=LEASE_S), **kwargs}
         opened.append(ClusterEnv(list(makers), num_workers=num_workers, **kwargs))
         return opened[-1]
 

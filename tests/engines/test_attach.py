@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import zmq
 
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, Limits
 from clusterenv.wire.invitation import Invitation
 from tests.engines import parity
 from tests.engines.attaching import HandStarted, Joined
@@ -19,6 +19,7 @@ from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually, is_alive, kill, within
 
 LEASE_S = 4.0
+LIMITS = Limits(lease_s=LEASE_S)
 LONG_S = 30.0
 # A tick of the worker's lifeline and a busy machine.
 SLACK_S = 3.0
@@ -39,7 +40,7 @@ def cluster(hosts, key_file):
 
     def make(*names, key_file=key_file, **kwargs):
         launcher = HandStarted(key_file, [hosts[name] for name in names])
-        kwargs = {"num_workers": 2, "lease_s": LEASE_S, "launcher": launcher, **kwargs}
+        kwargs = {"num_workers": 2, "limits": LIMITS, "launcher": launcher, **kwargs}
         opened.append(ClusterEnv([Placed] * NUM_ENVS, **kwargs))
         return opened[-1], launcher
 
@@ -51,7 +52,7 @@ def cluster(hosts, key_file):
 @pytest.mark.parametrize("case", parity.CASES)
 def test_the_numbers_are_those_of_sync_vector_env(case, hosts, key_file):
     launcher = HandStarted(key_file, [hosts["h1"], hosts["h2"]])
-    parity.assert_parity(lambda: launcher, case, lease_s=LEASE_S)
+    parity.assert_parity(lambda: launcher, case, limits=LIMITS)
     assert [joined.wait() for joined in launcher.joined] == [0, 0]
     assert [path.suffix for path in key_file.parent.iterdir()] == [".log"] * 2
 
@@ -66,7 +67,9 @@ def test_a_run_waits_for_workers_that_come_late(hosts, key_file):
 
     thread = threading.Thread(target=come_late)
     thread.start()
-    with ClusterEnv([Placed] * 2, num_workers=2, launcher=launcher, lease_s=LEASE_S) as envs:
+    with ClusterEnv(
+        [Placed] * 2, num_workers=2, launcher=launcher, limits=Limits(lease_s=LEASE_S)
+    ) as envs:
         assert sorted(envs.call("host")) == ["h1", "h2"]
     thread.join()
 
@@ -111,7 +114,7 @@ def mend_when_fenced(hosts, pid):
 
 
 def test_a_worker_that_is_told_to_leave_hands_its_slots_to_a_spare(hosts, cluster):
-    envs, launcher = cluster("h1", "h2", max_restarts_per_minute=0)
+    envs, launcher = cluster("h1", "h2", limits=Limits(lease_s=LEASE_S, max_restarts_per_minute=0))
     launcher.join(hosts["h3"])
     assert eventually(lambda: len(envs._head.crew._enrolment.spares) == 1)
     replay = Replay(envs)
@@ -151,7 +154,7 @@ def refused(host, ticket, folder, *options):
 def test_a_key_that_is_forged_or_was_shown_around_is_refused_at_once(
     hosts, cluster, key_file, tmp_path
 ):
-    envs, launcher = cluster("h1", "h2", lease_s=LONG_S)
+    envs, launcher = cluster("h1", "h2", limits=Limits(lease_s=LONG_S))
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
     public, secret = (key.decode() for key in zmq.curve_keypair())
     ticket = Invitation.from_bytes(key_file.read_bytes())
@@ -167,7 +170,7 @@ def test_a_key_that_is_forged_or_was_shown_around_is_refused_at_once(
 def test_two_heads_at_once_have_workers_and_keys_of_their_own(hosts, cluster, key_file, tmp_path):
     other_key_file = key_file.with_name("other.key")
     one, first = cluster("h1", "h2")
-    other, second = cluster("h1", "h2", key_file=other_key_file, lease_s=LONG_S)
+    other, second = cluster("h1", "h2", key_file=other_key_file, limits=Limits(lease_s=LONG_S))
     replays = [Replay(one), Replay(other)]
     address = Invitation.from_bytes(key_file.read_bytes()).address
     log = refused(hosts["h3"], other_key_file.read_bytes(), tmp_path, "--head", address)
@@ -196,7 +199,7 @@ HEAD = """
 from clusterenv.launchers.attach import AttachLauncher
 launcher = AttachLauncher("{key_file}", towards="{towards}")
 busy = partial(Troubled, troubles.{trouble}, at=2, sign=SIGN)
-envs = ClusterEnv([Walk, busy], num_workers=2, lease_s={lease_s}, launcher=launcher)
+envs = ClusterEnv([Walk, busy], num_workers=2, limits=Limits(lease_s={lease_s}), launcher=launcher)
 envs.reset(seed=0)
 envs.step(np.zeros((2, 2)))
 envs.step(np.zeros((2, 2)))

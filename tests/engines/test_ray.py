@@ -8,7 +8,7 @@ pytest.importorskip("ray")
 
 import ray
 
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, Limits
 from clusterenv.errors import StartupError, WorkerLostError
 from clusterenv.launchers.ray import RayLauncher
 from tests.engines import parity
@@ -89,7 +89,7 @@ def test_lost_actors_and_workers_are_replaced_in_their_places_and_no_row_is_wron
 
 
 def test_the_end_of_a_worker_is_told_with_its_node(cluster, ray_cluster):
-    with cluster(max_restarts_per_minute=0) as envs:
+    with cluster(limits=Limits(max_restarts_per_minute=0)) as envs:
         envs.reset(seed=0)
         kill(workers_on(ray_cluster["r2"])[0])
         with pytest.raises(WorkerLostError, match=r"killed by SIGKILL.* on Ray node r2"):

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from clusterenv import ClusterEnv, StartupError
+from clusterenv import ClusterEnv, Limits, StartupError
 from clusterenv.launchers.slurm import SlurmLauncher
 from tests.contract import test_parity, transports
 from tests.contract.worlds import Count
@@ -128,7 +128,7 @@ def test_a_job_that_waits_for_ever_is_told_and_ends_at_the_deadline_with_the_rea
         caplog.at_level(logging.WARNING, "clusterenv"),
         pytest.raises(StartupError, match=r"0 of 2 workers .* PENDING \(PartitionDown\)"),
     ):
-        ClusterEnv(Count, 2, 2, launcher=launcher, startup_timeout_s=9.0)
+        ClusterEnv(Count, 2, 2, launcher=launcher, limits=Limits(startup_timeout_s=9.0))
     told = [record.getMessage() for record in caplog.records if "PENDING" in record.getMessage()]
     assert len(told) == 1
     assert "2 job(s) wait" in told[0]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from clusterenv import ClusterEnv, WorkerLostError
+from clusterenv import ClusterEnv, Limits, WorkerLostError
 from clusterenv.launchers.slurm import SlurmLauncher
 from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
@@ -53,8 +53,14 @@ def running(num_workers=2, min_workers=None, **options):
     launcher = SlurmLauncher(**{**WHOLE_NODE, **options})
     # A replacement that has to wait in the queue for longer is done without, where that may be.
     restart_s = 60.0 if min_workers is None else 8.0
-    limits = {"lease_s": LEASE_S, "min_workers": min_workers, "restart_timeout_s": restart_s}
-    with ClusterEnv(Count, NUM_ENVS, num_workers, launcher=launcher, **limits) as envs:
+    with ClusterEnv(
+        Count,
+        NUM_ENVS,
+        num_workers,
+        min_workers=min_workers,
+        launcher=launcher,
+        limits=Limits(lease_s=LEASE_S, restart_timeout_s=restart_s),
+    ) as envs:
         run = Run(envs)
         run.rollout()
         yield run
@@ -75,7 +81,9 @@ def test_a_killed_task_is_replaced(slurm):
 
 def test_without_a_budget_the_error_says_what_slurm_says():
     launcher = SlurmLauncher()
-    with ClusterEnv(Count, 2, 2, launcher=launcher, max_restarts_per_minute=0) as envs:
+    with ClusterEnv(
+        Count, 2, 2, launcher=launcher, limits=Limits(max_restarts_per_minute=0)
+    ) as envs:
         envs.reset(seed=SEED)
         kill(envs.call("pid")[1])
         with pytest.raises(WorkerLostError, match=r"worker-1.0 .*job \d+ (ended as FAILED|is) "):
@@ -191,7 +199,7 @@ def test_a_step_that_stands_still_is_ended(slurm, monkeypatch):
 HEAD = """
 from clusterenv.launchers.slurm import SlurmLauncher
 from tests.contract.worlds import Count
-envs = ClusterEnv(Count, 4, 2, launcher=SlurmLauncher({options}), lease_s=4.0)
+envs = ClusterEnv(Count, 4, 2, launcher=SlurmLauncher({options}), limits=Limits(lease_s=4.0))
 envs.reset(seed=0)
 open(SIGN, "w").close()
 time.sleep(600)

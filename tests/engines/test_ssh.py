@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, Limits, Network
 from clusterenv.errors import StartupError
 from tests.engines import parity
-from tests.engines.walks import Placed, gone
+from tests.engines.walks import LEASE_S, Placed, gone
 from tests.integration.envs import Troubled
 from tests.integration.vectors import actions_for
 
@@ -53,7 +53,12 @@ def test_a_python_that_is_not_there_is_named(ssh_launcher):
 def test_the_reason_why_a_host_does_not_reach_the_head_is_told_at_the_head(ssh_launcher):
     one = ssh_launcher(["host1"], environment=QUICK_NAMES)
     with pytest.raises(StartupError, match=r"no head at tcp://no\.such\.host(.|\n)*name"):
-        ClusterEnv([Placed], launcher=one, advertise_host="no.such.host.invalid", lease_s=1.0)
+        ClusterEnv(
+            [Placed],
+            launcher=one,
+            network=Network(advertise_host="no.such.host.invalid"),
+            limits=Limits(lease_s=1.0),
+        )
 
 
 def shout():
@@ -63,7 +68,8 @@ def shout():
 
 def test_an_env_that_prints_much_does_no_harm(ssh_cluster):
     loud = partial(Troubled, shout)
-    with ssh_cluster(makers=[loud] * NUM_ENVS, max_restarts_per_minute=0) as envs:
+    limits = Limits(lease_s=LEASE_S, max_restarts_per_minute=0)
+    with ssh_cluster(makers=[loud] * NUM_ENVS, limits=limits) as envs:
         envs.reset(seed=0)
         for _ in range(5):
             envs.step(actions_for(NUM_ENVS))

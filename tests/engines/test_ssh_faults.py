@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from clusterenv import Limits
 from clusterenv.errors import WorkerLostError
 from tests.engines.walks import LEASE_S, Replay, gone, workers_on
 from tests.integration.heads import HeadScript
@@ -40,7 +41,7 @@ def test_steps_report_the_envs_that_were_lost_with_their_host(ssh_cluster, ssh_h
 
 
 def test_the_end_of_a_worker_is_told_with_its_host(ssh_cluster, ssh_hosts):
-    with ssh_cluster(max_restarts_per_minute=0) as envs:
+    with ssh_cluster(limits=Limits(lease_s=LEASE_S, max_restarts_per_minute=0)) as envs:
         envs.reset(seed=0)
         kill(workers_on(ssh_hosts["host2"])[0])
         with pytest.raises(WorkerLostError, match=r"killed by SIGKILL on ssh host host2"):
@@ -94,7 +95,7 @@ IN_STEP = """
 from clusterenv.launchers.ssh import SshLauncher
 launcher = SshLauncher(["host1", "host2"], ssh=("ssh", "-F", "{config}"))
 busy = partial(Troubled, troubles.{trouble}, at=2, sign=SIGN)
-envs = ClusterEnv([Walk, busy], num_workers=2, lease_s={lease_s}, launcher=launcher)
+envs = ClusterEnv([Walk, busy], num_workers=2, limits=Limits(lease_s={lease_s}), launcher=launcher)
 envs.reset(seed=0)
 envs.step(np.zeros((2, 2)))
 envs.step(np.zeros((2, 2)))

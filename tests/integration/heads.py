@@ -16,7 +16,7 @@ import os, signal, sys, time
 from functools import partial
 import numpy as np
 from gymnasium.vector import SyncVectorEnv
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, Limits
 from tests.equality import assert_same
 from tests.integration import troubles
 from tests.integration.envs import Heavy, Troubled, Walk

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, Limits
 from clusterenv.errors import StartupError, WorkerLostError
 from clusterenv.head.roster import restart_seed
 from clusterenv.launchers.local import LocalLauncher
@@ -47,9 +47,16 @@ class Tardy(LocalLauncher):
             self._held_back = []
 
 
-def make(launcher, shared_memory=True, **options):
-    options = {"min_workers": 2, "restart_timeout_s": 1.0, **options}
-    return ClusterEnv(Count, NUM_ENVS, 3, launcher=launcher, shared_memory=shared_memory, **options)
+def make(launcher, shared_memory=True, min_workers=2, **limits):
+    return ClusterEnv(
+        Count,
+        NUM_ENVS,
+        3,
+        min_workers=min_workers,
+        launcher=launcher,
+        shared_memory=shared_memory,
+        limits=Limits(**{"restart_timeout_s": 1.0, **limits}),
+    )
 
 
 def owners(envs):
@@ -173,8 +180,8 @@ def test_rollouts_go_on_without_a_worker_that_cannot_be_replaced():
 
 def test_slots_that_stay_where_they_are_go_on_without_a_gap():
     launcher = Tardy()
-    limits = {"min_workers": 2, "restart_timeout_s": 1.0}
-    with ClusterEnv(Count, 5, 4, launcher=launcher, **limits) as envs:
+    options = {"min_workers": 2, "limits": Limits(restart_timeout_s=1.0)}
+    with ClusterEnv(Count, 5, 4, launcher=launcher, **options) as envs:
         envs.reset(seed=SEED)
         policy, followed = numpy_policy(envs), Followed(envs, Count, SEED)
         followed.check(envs.rollout(policy, 7))
@@ -210,8 +217,8 @@ class SlowToReset(Count):
 
 def test_a_reset_that_all_were_busy_with_is_dealt_out_again_when_one_stays_away():
     launcher = Tardy()
-    limits = {"min_workers": 2, "restart_timeout_s": 1.5}
-    with ClusterEnv(SlowToReset, NUM_ENVS, 3, launcher=launcher, **limits) as envs:
+    options = {"min_workers": 2, "limits": Limits(restart_timeout_s=1.5)}
+    with ClusterEnv(SlowToReset, NUM_ENVS, 3, launcher=launcher, **options) as envs:
         pid = envs.call("pid")[2]
         launcher.hold_back("worker-1")
         envs.reset_async(seed=SEED, options={"seconds": 1.0})

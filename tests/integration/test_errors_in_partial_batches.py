@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from clusterenv import WorkerLostError
+from clusterenv import Limits, WorkerLostError
 from tests.equality import assert_same
 from tests.integration import troubles
 from tests.integration.polling import DEADLINE_S, kill, within
@@ -140,7 +140,9 @@ def test_other_slots_go_on_as_if_nothing_happened(streams):
 
 
 def test_a_worker_that_is_not_replaced_is_an_error():
-    with cluster(walks(NUM_ENVS), batch_size=HALF, max_restarts_per_minute=0) as envs:
+    with cluster(
+        walks(NUM_ENVS), batch_size=HALF, limits=Limits(max_restarts_per_minute=0)
+    ) as envs:
         pids = envs.call("pid")
         envs.async_reset(seed=0)
         play(envs, at_least(3))
@@ -150,7 +152,9 @@ def test_a_worker_that_is_not_replaced_is_an_error():
 
 
 def test_recv_does_not_wait_for_a_worker_that_is_not_replaced():
-    with cluster(walks(NUM_ENVS), batch_size=NUM_ENVS, max_restarts_per_minute=0) as envs:
+    with cluster(
+        walks(NUM_ENVS), batch_size=NUM_ENVS, limits=Limits(max_restarts_per_minute=0)
+    ) as envs:
         pids = envs.call("pid")
         envs.async_reset(seed=0)
         kill(pids[3])

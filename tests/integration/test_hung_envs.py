@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from clusterenv import StartupError, WorkerLostError
+from clusterenv import Limits, StartupError, WorkerLostError
 from tests.equality import assert_same
 from tests.integration import troubles
 from tests.integration.polling import eventually, is_alive, within
@@ -35,7 +35,7 @@ def transport(request):
 
 def hanging(trouble, transport="shared_memory", verb="step", at=None, **limits):
     makers = walks(NUM_ENVS, SLOT, trouble=trouble, verb=verb, at=at)
-    return cluster(makers, transport, step_timeout_s=STEP_TIMEOUT_S, **limits)
+    return cluster(makers, transport, limits=Limits(step_timeout_s=STEP_TIMEOUT_S, **limits))
 
 
 def error_of_hanging(trouble, transport, verb="step"):
@@ -103,7 +103,7 @@ def test_the_hung_process_is_gone():
 
 
 def test_a_worker_that_is_stopped_counts_as_lost():
-    with cluster(walks(NUM_ENVS), step_timeout_s=STEP_TIMEOUT_S) as envs:
+    with cluster(walks(NUM_ENVS), limits=Limits(step_timeout_s=STEP_TIMEOUT_S)) as envs:
         envs.reset(seed=0)
         pid = envs.call("pid")[SLOT]
         os.kill(pid, signal.SIGSTOP)
@@ -120,12 +120,12 @@ def test_building_an_env_may_take_longer_than_a_step():
 def test_an_env_that_never_gets_built_is_a_startup_error_that_names_the_worker():
     makers = walks(NUM_ENVS, SLOT, trouble=troubles.sleep_forever, verb="make")
     with pytest.raises(StartupError, match=r"1 of 2 workers .*startup_timeout_s=3.*worker-1\.0"):
-        within(PATIENCE_S, lambda: cluster(makers, startup_timeout_s=3.0))
+        within(PATIENCE_S, lambda: cluster(makers, limits=Limits(startup_timeout_s=3.0)))
 
 
 def test_a_run_may_be_idle_for_longer_than_a_step_may_take():
     oracle = oracle_of(NUM_ENVS)
-    with cluster(walks(NUM_ENVS), step_timeout_s=STEP_TIMEOUT_S) as envs:
+    with cluster(walks(NUM_ENVS), limits=Limits(step_timeout_s=STEP_TIMEOUT_S)) as envs:
         assert_same(envs.reset(seed=0), oracle.reset(seed=0))
         troubles.sleep_a_while()
         assert_same(envs.step(ACTIONS), oracle.step(ACTIONS))

@@ -13,27 +13,29 @@ LEASE_S = 3.0
 WITHIN_S = LEASE_S + 7.0
 
 IDLE = """
-envs = ClusterEnv([Walk] * 4, num_workers=2, lease_s=3.0, shared_memory={shared_memory})
+limits = Limits(lease_s=3.0)
+envs = ClusterEnv([Walk] * 4, num_workers=2, limits=limits, shared_memory={shared_memory})
 envs.reset(seed=0)
 open(SIGN, "w").close()
 time.sleep(600)
 """
 IN_VERB = """
 busy = partial(Troubled, troubles.{trouble}, "{verb}", sign=SIGN)
-envs = ClusterEnv([Walk, busy], num_workers=2, lease_s=3.0, shared_memory={shared_memory})
+limits = Limits(lease_s=3.0)
+envs = ClusterEnv([Walk, busy], num_workers=2, limits=limits, shared_memory={shared_memory})
 envs.reset(seed=0)
 envs.step(np.zeros((2, 2)))
 """
 WITH_CHILD = """
 parent = partial(Troubled, troubles.start_child, "step", at=1)
-envs = ClusterEnv([Walk, parent], num_workers=2, lease_s=3.0)
+envs = ClusterEnv([Walk, parent], num_workers=2, limits=Limits(lease_s=3.0))
 envs.reset(seed=0)
 envs.step(np.zeros((2, 2)))
 open(SIGN, "w").close()
 time.sleep(600)
 """
 WITH_FORK = """
-envs = ClusterEnv([Walk] * 4, num_workers=2, lease_s=3.0)
+envs = ClusterEnv([Walk] * 4, num_workers=2, limits=Limits(lease_s=3.0))
 envs.reset(seed=0)
 if os.fork() == 0:
     open(SIGN, "w").close()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, Limits
 from clusterenv.errors import WorkerLostError
 from tests.contract.worlds import Count
 from tests.integration.polling import eventually
@@ -52,7 +52,9 @@ def group():
 
 
 def test_a_worker_that_ran_out_of_memory_is_named(group):
-    with ClusterEnv(partial(Glutton, group), 2, 1, max_restarts_per_minute=0) as envs:
+    with ClusterEnv(
+        partial(Glutton, group), 2, 1, limits=Limits(max_restarts_per_minute=0)
+    ) as envs:
         envs.reset(seed=1)
         with pytest.raises(WorkerLostError, match="killed by SIGKILL: this machine ran out of mem"):
             envs.step(envs.action_space.sample())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, Limits
 from clusterenv.wire.marks import MAY_SPIN
 from tests.integration import troubles
 from tests.integration.envs import Quiet, Walk
@@ -347,7 +347,7 @@ def test_the_slots_of_a_killed_worker_come_back_as_lost(make):
 @pytest.mark.parametrize("get_stuck", [troubles.sleep_forever, troubles.hold_the_gil])
 def test_a_worker_that_hangs_is_noticed_while_others_are_quick(get_stuck):
     makers = [Quiet, Quiet, Quiet, partial(Stuck, get_stuck)]
-    with ClusterEnv(makers, num_workers=2, batch_size=2, step_timeout_s=1.0) as envs:
+    with ClusterEnv(makers, num_workers=2, batch_size=2, limits=Limits(step_timeout_s=1.0)) as envs:
         envs.async_reset(seed=1)
         deadline, lost = time.monotonic() + 60.0, set()
         while 3 not in lost:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clusterenv import StartupError, WorkerLostError
+from clusterenv import Limits, StartupError, WorkerLostError
 from tests.equality import assert_same
 from tests.integration import troubles
 from tests.integration.polling import kill, within
@@ -21,8 +21,8 @@ def transport(request):
 def loss_of(trouble, verb, max_restarts, transport="shared_memory", slot=SLOT, num_workers=2):
     """The text of the error that ends a run whose env dies in each `verb`."""
     makers = walks(NUM_ENVS, slot, trouble=trouble, verb=verb)
-    limits = {"max_restarts_per_minute": max_restarts}
-    with cluster(makers, transport, num_workers, **limits) as envs:
+    limits = Limits(max_restarts_per_minute=max_restarts)
+    with cluster(makers, transport, num_workers, limits=limits) as envs:
         with pytest.raises(WorkerLostError) as caught:
             for _ in range(2 * max_restarts + 2):
                 envs.reset(seed=0)
@@ -31,7 +31,7 @@ def loss_of(trouble, verb, max_restarts, transport="shared_memory", slot=SLOT, n
 
 
 def test_without_a_budget_the_first_loss_is_an_error(transport):
-    with cluster(walks(NUM_ENVS), transport, max_restarts_per_minute=0) as envs:
+    with cluster(walks(NUM_ENVS), transport, limits=Limits(max_restarts_per_minute=0)) as envs:
         envs.reset(seed=0)
         pid = envs.call("pid")[SLOT]
         kill(pid)
@@ -45,7 +45,7 @@ def test_without_a_budget_the_first_loss_is_an_error(transport):
 
 
 def test_a_budget_of_one_allows_one_loss():
-    with cluster(walks(NUM_ENVS), max_restarts_per_minute=1) as envs:
+    with cluster(walks(NUM_ENVS), limits=Limits(max_restarts_per_minute=1)) as envs:
         envs.reset(seed=0)
         kill(envs.call("pid")[SLOT])
         assert envs.step(ACTIONS)[-1]["env_lost"].tolist() == [False, False, True, True]
@@ -56,7 +56,7 @@ def test_a_budget_of_one_allows_one_loss():
 
 
 def test_each_worker_has_its_own_budget():
-    with cluster(walks(NUM_ENVS), max_restarts_per_minute=1) as envs:
+    with cluster(walks(NUM_ENVS), limits=Limits(max_restarts_per_minute=1)) as envs:
         envs.reset(seed=0)
         for slot in (0, SLOT):
             kill(envs.call("pid")[slot])
@@ -119,7 +119,7 @@ def test_an_env_that_cannot_be_built_again_raises_its_own_error(tmp_path):
 def test_an_env_that_dies_whenever_it_is_built_again_is_an_error(tmp_path):
     trouble = troubles.AllButOnce(str(tmp_path / "made"), troubles.exit_3)
     makers = walks(NUM_ENVS, SLOT, trouble=trouble, verb="make")
-    with cluster(makers, max_restarts_per_minute=2) as envs:
+    with cluster(makers, limits=Limits(max_restarts_per_minute=2)) as envs:
         envs.reset(seed=0)
         kill(envs.call("pid")[SLOT])
         envs.step(ACTIONS)
@@ -129,7 +129,7 @@ def test_an_env_that_dies_whenever_it_is_built_again_is_an_error(tmp_path):
 
 @pytest.mark.parametrize("verb", ["reset", "call"])
 def test_after_a_worker_was_given_up_calls_do_not_wait_for_it(verb):
-    with cluster(walks(NUM_ENVS), max_restarts_per_minute=0) as envs:
+    with cluster(walks(NUM_ENVS), limits=Limits(max_restarts_per_minute=0)) as envs:
         envs.reset(seed=0)
         kill(envs.call("pid")[SLOT])
         with pytest.raises(WorkerLostError):
@@ -142,7 +142,7 @@ def test_after_a_worker_was_given_up_calls_do_not_wait_for_it(verb):
 def test_other_workers_are_not_restarted_by_a_loss():
     oracle = oracle_of(NUM_ENVS)
     makers = walks(NUM_ENVS, SLOT, trouble=troubles.exit_3, verb="step", at=2)
-    with cluster(makers, max_restarts_per_minute=5) as envs:
+    with cluster(makers, limits=Limits(max_restarts_per_minute=5)) as envs:
         envs.reset(seed=0)
         oracle.reset(seed=0)
         pids = envs.call("pid")

@@ -261,8 +261,9 @@ def test_another_version_is_said_with_the_host_and_what_to_do(project):
     )
     out, err = project.run(
         """
+        from clusterenv import Limits
         from my_env import MyEnv
-        ClusterEnv(MyEnv, num_envs=1, launcher=launcher, startup_timeout_s=10)
+        ClusterEnv(MyEnv, num_envs=1, launcher=launcher, limits=Limits(startup_timeout_s=10))
         """
     )
     assert out == ""

@@ -46,7 +46,8 @@ def test_the_run_is_over(tmp_path):
 
 HEAD = """
 from clusterenv.launchers.attach import AttachLauncher
-envs = ClusterEnv(Walk, 1, 1, launcher=AttachLauncher(SIGN, "127.0.0.1"), lease_s=2.0)
+launcher = AttachLauncher(SIGN, "127.0.0.1")
+envs = ClusterEnv(Walk, 1, 1, launcher=launcher, limits=Limits(lease_s=2.0))
 envs.reset(seed=0)
 say("ready")
 time.sleep(600)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from clusterenv import ClusterEnv, StartupError
+from clusterenv import ClusterEnv, Limits, StartupError
 from tests.contract.worlds import Count
 from tests.integration.polling import eventually
 from tests.kubernetes.kubelet import NO_IMAGE
@@ -32,7 +32,7 @@ def error_of(namespace, startup_timeout_s=15.0, **options):
             2,
             2,
             launcher=namespace.launcher(**options),
-            startup_timeout_s=startup_timeout_s,
+            limits=Limits(startup_timeout_s=startup_timeout_s),
         )
     assert eventually(namespace.is_empty, 60.0)
     print(caught.value)

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from clusterenv import ClusterEnv, WorkerLostError
+from clusterenv import ClusterEnv, Limits, WorkerLostError
 from clusterenv.launchers.kubernetes_api import KubernetesApi
 from tests.engines.walks import Placed, Replay
 from tests.integration.heads import HeadScript
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.usefixtures("kubelet"), pytest.mark.timeout(300)]
 @pytest.fixture
 def replay(namespace):
     launcher = namespace.launcher()
-    with ClusterEnv(Placed, 4, 2, launcher=launcher, lease_s=LEASE_S) as envs:
+    with ClusterEnv(Placed, 4, 2, launcher=launcher, limits=Limits(lease_s=LEASE_S)) as envs:
         replay = Replay(envs)
         replay.rollout()
         yield replay
@@ -70,7 +70,9 @@ def test_a_pod_whose_worker_is_stuck_is_deleted_and_replaced(replay, kubelet, na
 
 def test_how_a_pod_ended_is_told(namespace, kubelet):
     launcher = namespace.launcher()
-    with ClusterEnv(Placed, 4, 2, launcher=launcher, max_restarts_per_minute=0) as envs:
+    with ClusterEnv(
+        Placed, 4, 2, launcher=launcher, limits=Limits(max_restarts_per_minute=0)
+    ) as envs:
         envs.reset(seed=0)
         *_, victim = envs.call("host")
         assert eventually(lambda: all(envs._head.crew._launcher._run._crowd._pod_by_worker), 20.0)
@@ -86,7 +88,7 @@ HEAD = """
 from clusterenv.launchers.kubernetes import KubernetesLauncher
 place = dict(namespace={namespace!r}, kubeconfig={kubeconfig!r})
 launcher = KubernetesLauncher("worker", cpus=0.1, **place)
-envs = ClusterEnv(Walk, 4, 2, launcher=launcher, lease_s=4.0)
+envs = ClusterEnv(Walk, 4, 2, launcher=launcher, limits=Limits(lease_s=4.0))
 envs.reset(seed=0)
 say("ready")
 time.sleep(600)

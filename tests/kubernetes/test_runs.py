@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, Limits
 from tests.engines import parity
 from tests.engines.walks import Placed, Replay
 from tests.integration.polling import eventually
@@ -75,7 +75,9 @@ def test_kubectl_takes_what_the_launcher_shows(namespace):
 
 def test_a_run_of_workers_that_come_late_begins_with_those_that_are_there(namespace):
     launcher = namespace.launcher(cpus=5)
-    with ClusterEnv(Placed, 4, 2, launcher=launcher, min_workers=1, startup_timeout_s=60) as envs:
+    with ClusterEnv(
+        Placed, 4, 2, launcher=launcher, min_workers=1, limits=Limits(startup_timeout_s=60)
+    ) as envs:
         replay = Replay(envs)
         replay.rollout()
         assert len(set(envs.call("host"))) == 1

@@ -6,7 +6,7 @@ import pytest
 
 from clusterenv.wire import addresses
 from clusterenv.wire.addresses import (
-    Reach,
+    Network,
     address_of_interface,
     address_towards,
     endpoint,
@@ -41,14 +41,14 @@ def test_a_host_without_a_name_is_named():
 
 
 def test_the_interface_overrides_the_route():
-    assert Reach(interface="127.0.0.9").listening_address("192.0.2.1") == "127.0.0.9"
-    assert Reach().listening_address("127.0.0.1") == "127.0.0.1"
+    assert Network(interface="127.0.0.9").listening_address("192.0.2.1") == "127.0.0.9"
+    assert Network().listening_address("127.0.0.1") == "127.0.0.1"
 
 
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_a_port_that_cannot_be_is_refused(port):
     with pytest.raises(ValueError, match=f"port={port}"):
-        Reach(port=port)
+        Network(port=port)
 
 
 def test_ipv6_addresses_get_brackets():
@@ -59,10 +59,10 @@ def test_ipv6_addresses_get_brackets():
 
 @pytest.mark.parametrize("everywhere", ["0.0.0.0", "::"])
 def test_who_listens_everywhere_advertises_the_address_of_the_route(everywhere):
-    assert Reach(interface=everywhere).advertised_host(everywhere, "127.0.0.1") == "127.0.0.1"
-    reach = Reach(interface=everywhere, advertise_host="head.example")
-    assert reach.advertised_host(everywhere, "127.0.0.1") == "head.example"
-    assert Reach().advertised_host("127.0.0.9", "192.0.2.1") == "127.0.0.9"
+    assert Network(interface=everywhere).advertised_host(everywhere, "127.0.0.1") == "127.0.0.1"
+    network = Network(interface=everywhere, advertise_host="head.example")
+    assert network.advertised_host(everywhere, "127.0.0.1") == "head.example"
+    assert Network().advertised_host("127.0.0.9", "192.0.2.1") == "127.0.0.9"
 
 
 def test_an_interface_without_ipv4_goes_by_its_address_of_ipv6(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """The constructor's arguments become a backend, a launcher and a number of workers."""
 
 import os
+import re
 
 import gymnasium
 import pytest
@@ -119,6 +120,24 @@ def test_a_worker_gets_only_the_callables_of_its_slots():
 def test_a_list_that_contradicts_num_envs_is_refused():
     with pytest.raises(ValueError, match="num_envs=3, but 2 callables were given"):
         choose([TinyEnv, TinyEnv], 3)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", TinyEnv, VectorBackend(TinyEnv)])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("step_timeout_s", "step_timeout_s is part of limits now: limits=Limits(step_timeout_s=…)"),
+        ("port", "port is part of network now: network=Network(port=…)"),
+    ],
+)
+def test_what_has_moved_to_a_group_is_refused_with_where_it_is(env, name, message):
+    with pytest.raises(TypeError, match=re.escape(message)):
+        ClusterEnv(env, **{name: 1})
+
+
+def test_what_is_in_a_group_may_be_misspelt_too():
+    with pytest.raises(TypeError, match=re.escape("did you mean limits=Limits(lease_s=…)?")):
+        ClusterEnv("CartPole-v1", leases_s=1.0)
 
 
 @pytest.mark.parametrize("env", [TinyEnv, [TinyEnv], VectorBackend(TinyEnv)])

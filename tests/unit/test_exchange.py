@@ -1,16 +1,17 @@
 """Requests meet their replies, and a worker that does not answer is lost once."""
 
-import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from clusterenv.errors import RemoteError
-from clusterenv.head.crew import Ended, Limits
+from clusterenv.head.crew import Ended
 from clusterenv.head.exchange import Exchange
 from clusterenv.head.flights import Answer, Flight, Loss
 from clusterenv.head.inbox import Inbox
 from clusterenv.head.reception import Reception
 from clusterenv.head.roster import Roster
+from clusterenv.limits import Limits
 from clusterenv.wire.messages import Call, Hello, LaidOut, Raised, Step, Stepped, Warned
 
 PATIENT = Limits(
@@ -21,7 +22,7 @@ PATIENT = Limits(
     max_restarts_per_minute=3,
 )
 # Overdue at once: the exchange looks at the clock by itself.
-IMPATIENT = dataclasses.replace(PATIENT, step_timeout_s=-60.0, restart_timeout_s=-60.0)
+IMPATIENT = SimpleNamespace(step_timeout_s=-60.0, restart_timeout_s=-60.0)
 
 
 class PaperCrew:

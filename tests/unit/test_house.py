@@ -12,23 +12,24 @@ SOURCE = pathlib.Path(clusterenv.__file__).parent
 
 # Part → the parts that it may import, besides itself and the errors. The longest name counts.
 MAY_IMPORT = {
-    "__init__": "distributions env learning rollout sync version",
+    "__init__": "distributions env learning limits rollout sync version wire.addresses",
     "__main__": "cli",
     "cli": "arrays backends.base checks construction distributions env launchers "
     "policies profile randomness sync version wire worker",
-    "checks": "backends.base env launchers.base plain wire",
+    "checks": "backends.base env launchers.base limits plain wire",
     # The user's side of the head.
-    "env": "agreement arguments backends call_state construction head launchers.base "
+    "env": "agreement arguments backends call_state construction head launchers.base limits "
     "partial_batches policies rollout sync vector_env wire",
     "vector_env": "arguments call_state head randomness",
-    "construction": "backends env launchers policies sync",
+    "construction": "backends env launchers limits policies sync wire.addresses",
     "agreement": "plain wire",
     "arguments": "arrays plain",
     "call_state": "",
     "partial_batches": "arrays head plain",
     # Head and worker meet in the wire, and in decisions and arrays that both know.
-    "head": "arrays backends.base distributions launchers.base plain policies.base policies.copy "
-    "policies.encoding policies.recurrent profile randomness rollout stopwatch sync wire",
+    "head": "arrays backends.base distributions launchers.base limits plain policies.base "
+    "policies.copy policies.encoding policies.recurrent profile randomness rollout stopwatch sync "
+    "wire",
     "worker": "arrays distributions plain policies.base policies.copy policies.recurrent "
     "randomness rollout stopwatch sync wire",
     "wire": "arrays plain version",
@@ -42,6 +43,7 @@ MAY_IMPORT = {
     "arrays": "",
     "distributions": "arrays randomness",
     "learning": "arrays rollout",
+    "limits": "",
     "plain": "arrays",
     "profile": "",
     "randomness": "arrays",

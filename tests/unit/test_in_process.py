@@ -5,7 +5,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import SyncVectorEnv
 
-from clusterenv import ClusterEnv, RemoteError
+from clusterenv import ClusterEnv, Limits, RemoteError
 from tests.equality import assert_same
 from tests.zoo import SpaceEnv
 
@@ -73,7 +73,9 @@ class Raising(SpaceEnv):
 )
 def test_an_exception_that_cannot_be_told_does_not_cost_the_worker(error):
     makers = [lambda: Raising(error)]
-    with ClusterEnv(makers, launcher="in-process", max_restarts_per_minute=0) as envs:
+    with ClusterEnv(
+        makers, launcher="in-process", limits=Limits(max_restarts_per_minute=0)
+    ) as envs:
         envs.reset()
         with pytest.raises((ValueError, RemoteError)):
             envs.step([0])

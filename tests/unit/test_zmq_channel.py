@@ -11,7 +11,7 @@ from clusterenv.errors import ProtocolError
 from clusterenv.head.inbox import Inbox
 from clusterenv.head.io_thread import IoThread
 from clusterenv.sync.ledger import Ledger
-from clusterenv.wire.addresses import Reach
+from clusterenv.wire.addresses import Network
 from clusterenv.wire.chunks import CHUNK_BYTES, ENCRYPTION_BYTES
 from clusterenv.wire.contact import Contact
 from clusterenv.wire.messages import Close, Hello, Stepped
@@ -28,7 +28,7 @@ class Head:
     def __init__(self):
         self.inbox = Inbox()
         self.gone = []
-        self.socket = HeadSocket(Reach(), "127.0.0.1", lease_s=30.0)
+        self.socket = HeadSocket(Network(), "127.0.0.1", lease_s=30.0)
         self.ledger = Ledger()
         self.io = IoThread(
             self.socket,
@@ -237,7 +237,7 @@ def test_a_worker_whose_invitation_is_revoked_is_cut_off(head):
 
 
 def test_sending_to_a_worker_that_is_not_there_says_so():
-    socket = HeadSocket(Reach(), "127.0.0.1", lease_s=30.0)
+    socket = HeadSocket(Network(), "127.0.0.1", lease_s=30.0)
     assert not socket.send("worker-0.0", [b"x"])
     socket.close()
 

@@ -42,7 +42,7 @@ def explain_startup(error: str) -> Finding:
             f"route: workers were started, but do not get through to {address}: a firewall, or an "
             f"address that means another machine there ({_first_line(error)})",
             f"on a worker's host try: nc -vz {' '.join(address.rsplit(':', 1))}; allow that port, "
-            "or choose others with port=, interface= and advertise_host=",
+            "or choose others with network=Network(interface=…, advertise_host=…, port=…)",
         )
     what = " ".join(error.split())
     return problem(f"worker: {what}", "mend what its log says; no env has been built yet")
@@ -121,7 +121,9 @@ def judge_line(round_trip_s: float, down: float, up: float, where: str) -> Findi
         return warning(what, "step() pays a round trip each time: use rollout(policy) or stream()")
     if min(down, up) < 10e6:
         return warning(
-            what, "use AdaptiveSync and encoding='bf16' for weights, interface= for a faster net"
+            what,
+            "use AdaptiveSync and encoding='bf16' for weights, network=Network(interface=…) for a "
+            "faster net",
         )
     return ok(what)
 

@@ -7,29 +7,30 @@ import socket
 from collections.abc import Iterator
 
 from clusterenv.checks.findings import Finding, ok, problem, warning
-from clusterenv.wire.addresses import Reach
+from clusterenv.wire.addresses import Network
 
 _CONNECT_TIMEOUT_S = 3.0
 _ELSEWHERE = (
     "if it is a NAT, a forwarding or a Service that only workers see, that is as it should be"
 )
+_ANOTHER_PORT = "choose another with network=Network(port=…) (0: any free one)"
 
 
-def check_port(reach: Reach, towards: str) -> Iterator[Finding]:
+def check_port(network: Network, towards: str) -> Iterator[Finding]:
     """Listen as a head would, and call it as a worker would, from this machine."""
     try:
-        host = reach.listening_address(towards)
-        listener = _listen(host, reach.port)
+        host = network.listening_address(towards)
+        listener = _listen(host, network.port)
     except ValueError as error:
         yield problem(f"interface: {error}", "pass --interface with one that leads to the workers")
         return
     except OSError as error:
-        yield _cannot_listen(host, reach.port, error)
+        yield _cannot_listen(host, network.port, error)
         return
     with listener:
         port = listener.getsockname()[1]
         yield ok(f"port: {host}:{port} can be listened on")
-        yield from _check_way_back(listener, reach, host, port)
+        yield from _check_way_back(listener, network, host, port)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -48,29 +49,29 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> Finding:
-    to_do = f"see who has it: ss -ltnp 'sport = :{port}'; or choose another port= (0: any free one)"
+    to_do = f"see who has it: ss -ltnp 'sport = :{port}'; or {_ANOTHER_PORT}"
     if isinstance(error, PermissionError):
-        to_do = "ports below 1024 are the system's: choose another port= (0: any free one)"
+        to_do = f"ports below 1024 are the system's: {_ANOTHER_PORT}"
     return problem(f"port: cannot listen on {host}:{port} ({error.strerror or error})", to_do)
 
 
 def _check_way_back(
-    listener: socket.socket, reach: Reach, host: str, port: int
+    listener: socket.socket, network: Network, host: str, port: int
 ) -> Iterator[Finding]:
-    name = reach.advertise_host or host
+    name = network.advertise_host or host
     try:
         address = str(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
         yield problem(
             f"advertised name: {name!r} cannot be resolved ({error})",
-            "pass advertise_host= with a name that DNS or /etc/hosts of every worker knows, or "
-            "with the address itself",
+            "pass network=Network(advertise_host=…) with a name that DNS or /etc/hosts of every "
+            "worker knows, or with the address itself",
         )
         return
     trouble = _call(listener, address, port)
     if not trouble:
         yield ok(f"route: {name}:{port} leads back to this machine ({address})")
-    elif reach.advertise_host is None:
+    elif network.advertise_host is None:
         yield _blocked(host, port, trouble)
     else:
         yield warning(
@@ -83,7 +84,8 @@ def _blocked(host: str, port: int, trouble: str) -> Finding:
     return problem(
         f"port: {host}:{port} is open, but nothing gets through to it: {trouble}",
         f"a firewall blocks tcp port {port}: allow it (nft list ruleset shows the rules; "
-        "ufw allow, firewall-cmd --add-port), or choose a port= that is allowed",
+        "ufw allow, firewall-cmd --add-port), or choose one that is allowed with "
+        "network=Network(port=…)",
     )
 
 

@@ -27,7 +27,8 @@ from clusterenv.checks.probe import ProbeEnv
 from clusterenv.env import ClusterEnv
 from clusterenv.errors import ClusterEnvError
 from clusterenv.launchers.base import Launcher
-from clusterenv.wire.addresses import Reach
+from clusterenv.limits import Limits
+from clusterenv.wire.addresses import Network
 
 _ROUND_TRIPS = 30
 _MEGABYTE = 1 << 20
@@ -38,7 +39,7 @@ class Question:
     """What the doctor was asked to look at."""
 
     launcher: Launcher
-    reach: Reach
+    network: Network
     num_workers: int
     num_envs: int
     env: str
@@ -67,14 +68,14 @@ def _start(asked: Question) -> ClusterEnv:
         [ProbeEnv] * asked.num_workers,
         num_workers=asked.num_workers,
         launcher=asked.launcher,
-        startup_timeout_s=asked.timeout_s,
-        step_timeout_s=asked.timeout_s,
-        lease_s=2 * asked.timeout_s,
-        # A worker that is lost is what the doctor wants to know of.
-        max_restarts_per_minute=0,
-        interface=asked.reach.interface,
-        advertise_host=asked.reach.advertise_host,
-        port=asked.reach.port,
+        limits=Limits(
+            startup_timeout_s=asked.timeout_s,
+            step_timeout_s=asked.timeout_s,
+            lease_s=2 * asked.timeout_s,
+            # A worker that is lost is what the doctor wants to know of.
+            max_restarts_per_minute=0,
+        ),
+        network=asked.network,
     )
 
 

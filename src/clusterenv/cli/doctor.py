@@ -14,7 +14,7 @@ from clusterenv.checks.worker_checks import Question, check_workers
 from clusterenv.cli.launcher_choice import HELP, launcher_from
 from clusterenv.construction import choose_backend, choose_num_workers
 from clusterenv.launchers.base import cores
-from clusterenv.wire.addresses import Reach
+from clusterenv.wire.addresses import Network
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def _port(asked: Question) -> Iterator[Finding]:
     except Exception as error:  # launchers ask their engines
         yield problem(f"launcher: {error}", "mend that, or pass the launcher other hosts")
         return
-    yield from check_port(asked.reach, towards)
+    yield from check_port(asked.network, towards)
 
 
 def _here(asked: Question, head: HostFacts) -> Iterator[Finding]:
@@ -79,7 +79,7 @@ def _question(arguments: argparse.Namespace) -> Question | Finding:
     num_envs = arguments.num_envs or num_workers
     try:
         launcher = launcher_from(arguments.launcher)
-        reach = Reach(arguments.interface, arguments.advertise_host, arguments.port)
+        network = Network(arguments.interface, arguments.advertise_host, arguments.port)
         num_workers = choose_num_workers(num_workers, num_envs)
     except (TypeError, ValueError) as error:
         return problem(f"arguments: {error}", "see: python -m clusterenv doctor --help")
@@ -88,7 +88,7 @@ def _question(arguments: argparse.Namespace) -> Question | Finding:
         return backend
     return Question(
         launcher,
-        reach,
+        network,
         num_workers,
         num_envs,
         arguments.env or "",

@@ -23,8 +23,9 @@ from clusterenv.head.reception import Reception, Replies
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.watch import Ended, Watch
 from clusterenv.launchers.base import Launcher, Order, cores
+from clusterenv.limits import Limits
 from clusterenv.sync.ledger import Ledger
-from clusterenv.wire.addresses import Reach
+from clusterenv.wire.addresses import Network
 from clusterenv.wire.bell import Bell
 from clusterenv.wire.codec import encode
 from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
@@ -35,17 +36,6 @@ from clusterenv.wire.zmq_channel import HeadSocket
 
 _log = logging.getLogger("clusterenv")
 _MOST_REFUSALS = 20
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long things may take, in seconds, and how often a worker may be replaced."""
-
-    startup_timeout_s: float
-    step_timeout_s: float
-    restart_timeout_s: float
-    lease_s: float
-    max_restarts_per_minute: int
 
 
 @dataclass
@@ -86,7 +76,7 @@ class Crew:
         limits: Limits,
         shared_memory: bool,
         encoding: str,
-        reach: Reach,
+        network: Network,
         build_for: Callable[[Member], Build | None],
         packer: Packer,
     ) -> None:
@@ -111,7 +101,7 @@ class Crew:
             self.arena_fd = self._create_arena_fd()
             if self.arena_fd is not None:
                 undo.callback(os.close, self.arena_fd)
-            self._socket = HeadSocket(reach, launcher.towards, lease_s=limits.lease_s)
+            self._socket = HeadSocket(network, launcher.towards, lease_s=limits.lease_s)
             self.io = IoThread(
                 self._socket, self.inbox, self._answer_at_once, self._disconnected, self.ledger
             )
@@ -298,7 +288,7 @@ class Crew:
         if counts and not self._roster.may_restart(member, time.monotonic()):
             raise WorkerLostError(
                 f"{obituary}\nIt was replaced {restarts} times within a minute already, which is "
-                "max_restarts_per_minute; mend the env, or raise that limit"
+                "max_restarts_per_minute; fix the env, or raise that limit"
             )
         self._roster.replace(member)
         self._start([self._order(member)])

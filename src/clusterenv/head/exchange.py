@@ -11,13 +11,14 @@ from typing import Any
 
 from clusterenv.arrays import Array, Buffer
 from clusterenv.errors import ProtocolError, WorkerLostError
-from clusterenv.head.crew import Crew, Limits
+from clusterenv.head.crew import Crew
 from clusterenv.head.flights import Answer, Flight, Flights, Loss, Request
 from clusterenv.head.lockstep import Lockstep
 from clusterenv.head.part_calls import PartCalls
 from clusterenv.head.remote_errors import rebuild
 from clusterenv.head.roster import Member, Roster
 from clusterenv.head.watch import Ended
+from clusterenv.limits import Limits
 from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import encode
 from clusterenv.wire.messages import (

@@ -20,7 +20,7 @@ from clusterenv.backends.base import Backend
 from clusterenv.errors import ProtocolError, StartupError
 from clusterenv.head.batch import Batch
 from clusterenv.head.collector import Collector
-from clusterenv.head.crew import Crew, Limits
+from clusterenv.head.crew import Crew
 from clusterenv.head.exchange import Exchange
 from clusterenv.head.flights import Flight, Loss, Reply
 from clusterenv.head.recovery import Recovery
@@ -30,6 +30,7 @@ from clusterenv.head.snapshot import snapshot
 from clusterenv.head.staffing import Blueprint, Staffing
 from clusterenv.head.surveyor import Surveyor
 from clusterenv.launchers.base import THREAD_NAME, Launcher
+from clusterenv.limits import Limits
 from clusterenv.plain.infos import unpack_infos
 from clusterenv.plain.spaces import (
     Leaf,
@@ -40,7 +41,7 @@ from clusterenv.plain.spaces import (
 )
 from clusterenv.plain.values import pack, unpack
 from clusterenv.sync import SyncRule
-from clusterenv.wire.addresses import Reach
+from clusterenv.wire.addresses import Network
 from clusterenv.wire.arena import Arena
 from clusterenv.wire.codec import frame_of, header_of, read_arrays
 from clusterenv.wire.messages import (
@@ -80,7 +81,7 @@ class Head:
         sync_rule: SyncRule,
         encoding: str,
         limits: Limits,
-        reach: Reach,
+        network: Network,
         min_workers: int | None = None,
         balance: bool = False,
     ) -> None:
@@ -100,7 +101,7 @@ class Head:
             limits,
             shared_memory,
             encoding,
-            reach,
+            network,
             blueprint.build_for,
             self._packer,
         )

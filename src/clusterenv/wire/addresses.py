@@ -18,8 +18,8 @@ _IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 
 
 @dataclass(frozen=True)
-class Reach:
-    """How the head is to be reached; the defaults suit machines that see each other.
+class Network:
+    """Where the head listens and how it is reached; the defaults suit machines that see each other.
 
     Args:
         interface: The name or address of the network interface to listen on; ``"0.0.0.0"`` and
@@ -61,7 +61,7 @@ def address_towards(host: str) -> str:
     except OSError as error:
         raise ValueError(
             f"there is no route to {host!r} ({error}): check the name, or say where to listen with "
-            "interface="
+            "network=Network(interface=…)"
         ) from error
 
 

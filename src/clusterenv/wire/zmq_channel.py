@@ -14,7 +14,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from clusterenv.arrays import Buffer
-from clusterenv.wire.addresses import Reach, endpoint
+from clusterenv.wire.addresses import Network, endpoint
 from clusterenv.wire.chunks import CHUNK_BYTES, ENCRYPTION_BYTES
 from clusterenv.wire.invitation import TICKET, Invitation, SharedDescriptors
 from clusterenv.wire.tcp_channel import Strangers, cut_off
@@ -36,8 +36,8 @@ class HeadSocket:
     """The head's end: one ROUTER that all workers connect to. Used by one thread, but for
     :meth:`invite` and :meth:`revoke`."""
 
-    def __init__(self, reach: Reach, towards: str, *, lease_s: float) -> None:
-        host = reach.listening_address(towards)
+    def __init__(self, network: Network, towards: str, *, lease_s: float) -> None:
+        host = network.listening_address(towards)
         self._context = zmq.Context()
         self._worker_by_key: dict[bytes, str] = {}
         self._key_by_worker: dict[str, bytes] = {}
@@ -63,8 +63,8 @@ class HeadSocket:
         self._router.set(zmq.TCP_MAXRT, int(lease_s * 1000))
         self._router.set(zmq.IPV6, int(":" in host))
         self._monitor = self._router.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-        self._port = self._bind(endpoint(host, reach.port or "*"))
-        self.address = endpoint(reach.advertised_host(host, towards), self._port)
+        self._port = self._bind(endpoint(host, network.port or "*"))
+        self.address = endpoint(network.advertised_host(host, towards), self._port)
 
     def _bind(self, wanted: str) -> int:
         try:
@@ -73,7 +73,8 @@ class HeadSocket:
             self.close()
             raise OSError(
                 error.errno,
-                f"cannot listen on {wanted} ({error}): choose another port= or interface=",
+                f"cannot listen on {wanted} ({error}): choose others with "
+                "network=Network(interface=…, port=…)",
             ) from error
         return int(bytes(self._router.get(zmq.LAST_ENDPOINT)).decode().rpartition(":")[2])
 
