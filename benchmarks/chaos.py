@@ -24,8 +24,7 @@ import report
 import torch
 from mlp_policy import mlp_policy
 
-from clusterenv import AdaptiveSync, ClusterEnv, Limits, Rollout
-from clusterenv.launchers.slurm import SlurmLauncher
+from clusterenv import AdaptiveSync, ClusterEnv, Limits, Rollout, SlurmLauncher
 from tests.contract.following import Followed
 from tests.engines.harness import SlurmCluster
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from clusterenv import NumpyPolicy
 from clusterenv.distributions import Categorical
-from clusterenv.policies.numpy import NumpyPolicy
 
 
 def distribution_of(weights: dict[str, Any], observations: Any) -> Categorical:

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from clusterenv.policies.base import Acted
-from clusterenv.policies.torch import TorchPolicy
-from clusterenv.sync import EveryVersion
+from clusterenv import Acted, EveryVersion, TorchPolicy
 
 
 @dataclass

@@ -12,8 +12,7 @@ import numpy as np
 from rollout_systems import Result, Results, change_weights, open_cluster, policy_for
 from rollout_tasks import RolloutTask
 
-from clusterenv.policies.base import Acted
-from clusterenv.policies.torch import TorchPolicy
+from clusterenv import Acted, TorchPolicy
 
 NOTES = """\
 - From rollouts of a run of their own, in turns with the systems above; means over each run,

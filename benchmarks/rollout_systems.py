@@ -37,8 +37,8 @@ def policy_for(task: RolloutTask, env: Any, kind: type[Any] | None = None) -> An
     import torch
     from networks import make_network
 
+    from clusterenv import TorchPolicy
     from clusterenv.distributions import Categorical
-    from clusterenv.policies.torch import TorchPolicy
 
     space = getattr(env, "single_observation_space", env.observation_space)
     network = make_network(task.network, space.shape, task.settings.num_actions)

@@ -24,8 +24,8 @@ from crowd import CrowdLauncher
 from gymnasium.spaces import Box, Discrete
 
 import clusterenv
+from clusterenv import NumpyPolicy
 from clusterenv.distributions import Categorical
-from clusterenv.policies.numpy import NumpyPolicy
 
 SLOTS_PER_WORKER = 2
 NUM_STEPS = 32

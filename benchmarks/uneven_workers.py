@@ -24,9 +24,8 @@ import report
 from gymnasium.spaces import Box, Discrete
 
 import clusterenv
+from clusterenv import LocalLauncher, NumpyPolicy
 from clusterenv.distributions import Categorical
-from clusterenv.launchers.local import LocalLauncher
-from clusterenv.policies.numpy import NumpyPolicy
 
 SPEED = "CLUSTERENV_BENCHMARK_SPEED"
 STEP_S = 1e-3

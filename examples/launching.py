@@ -6,11 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from clusterenv.launchers.base import Launcher
-from clusterenv.launchers.in_process import InProcessLauncher
-from clusterenv.launchers.local import LocalLauncher
-from clusterenv.launchers.slurm import SlurmLauncher
-from clusterenv.launchers.ssh import SshLauncher
+from clusterenv import InProcessLauncher, Launcher, LocalLauncher, SlurmLauncher, SshLauncher
 
 LauncherName = Literal["local", "in-process", "slurm", "ssh", "ray", "kubernetes"]
 
@@ -29,11 +25,11 @@ def make_launcher(name: LauncherName) -> Launcher:
             names = os.environ.get("HOSTS")
             return SshLauncher(names.split(",") if names else Path("hosts.txt"))
         case "ray":
-            from clusterenv.launchers.ray import RayLauncher
+            from clusterenv import RayLauncher
 
             return RayLauncher()  # the cluster of RAY_ADDRESS, or this machine's
         case "kubernetes":
             # IMAGE=registry.example/rl:1, made with docker/Dockerfile.
-            from clusterenv.launchers.kubernetes import KubernetesLauncher
+            from clusterenv import KubernetesLauncher
 
             return KubernetesLauncher(os.environ["IMAGE"], run_as_user=1000)

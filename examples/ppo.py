@@ -20,10 +20,17 @@ from progress import Progress
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
-from clusterenv import AdaptiveSync, ClusterEnv, EveryNth, Rollout
-from clusterenv.learning import decoupled_loss, gae, with_values
-from clusterenv.policies.torch import TorchPolicy
-from clusterenv.sync import SyncRule
+from clusterenv import (
+    AdaptiveSync,
+    ClusterEnv,
+    EveryNth,
+    Rollout,
+    SyncRule,
+    TorchPolicy,
+    decoupled_loss,
+    gae,
+    with_values,
+)
 
 
 @dataclass

@@ -15,9 +15,8 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from torch.utils.tensorboard import SummaryWriter
 
-from clusterenv import Fragment
+from clusterenv import Fragment, Ledger
 from clusterenv.sync.exports import write_scalars
-from clusterenv.sync.ledger import Ledger
 
 _RECENT_EPISODES = 100
 _LOG_EVERY_S = 10.0

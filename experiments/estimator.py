@@ -22,8 +22,7 @@ import torch
 import tyro
 from sync_run import Curve
 
-from clusterenv import AdaptiveSync, ClusterEnv
-from clusterenv.policies.torch import TorchPolicy
+from clusterenv import AdaptiveSync, ClusterEnv, TorchPolicy
 
 THRESHOLD = 0.1
 

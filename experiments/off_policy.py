@@ -18,8 +18,7 @@ import tyro
 from intervals import interval
 from sync_run import SYNC_MESSAGES, Curve
 
-from clusterenv import AdaptiveSync, ClusterEnv, EveryVersion
-from clusterenv.sync import SyncRule
+from clusterenv import AdaptiveSync, ClusterEnv, EveryVersion, SyncRule
 from clusterenv.sync.exports import summary
 
 THRESHOLD = 0.05

@@ -21,9 +21,7 @@ import numpy as np
 import ppo
 import report
 
-from clusterenv import AdaptiveSync, ClusterEnv, EveryNth, EveryVersion
-from clusterenv.sync import PullRate, SyncRule
-from clusterenv.sync.ledger import Ledger
+from clusterenv import AdaptiveSync, ClusterEnv, EveryNth, EveryVersion, Ledger, PullRate, SyncRule
 
 _POINTS = 64
 # What differs from examples/ppo.py, by env. The small tasks publish as often as the large one.

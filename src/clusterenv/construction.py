@@ -148,8 +148,8 @@ def choose_launcher(launcher: Launcher | str) -> Launcher:
         return launcher
     if launcher not in _LAUNCHERS:
         raise ValueError(
-            f"launcher={launcher!r} is none of {sorted(_LAUNCHERS)}; other launchers are objects "
-            "from clusterenv.launchers"
+            f"launcher={launcher!r} is none of {sorted(_LAUNCHERS)}; other launchers are "
+            "objects, such as clusterenv.SlurmLauncher(…)"
         )
     return _LAUNCHERS[launcher]()
 
@@ -179,7 +179,7 @@ def choose_sync_rule(rule: SyncRule | None) -> SyncRule:
     if missing:
         raise TypeError(
             f"sync={type(rule).__name__}(…) is no sync rule, it lacks {', '.join(missing)}: see "
-            "clusterenv.sync.SyncRule; a rule that measures nothing has rows = 0, "
+            "clusterenv.SyncRule; a rule that measures nothing has rows = 0, "
             'measure = "divergence" and threshold = 0.0'
         )
     return rule
@@ -192,7 +192,7 @@ def wrap_module(module: Any) -> Policy:
     """A policy from a ``torch.nn.Module``; TypeError if it is none."""
     if not (hasattr(module, "state_dict") and callable(module)):
         raise TypeError(
-            f"{module!r:.80} is no policy: pass one from clusterenv.policies, or a torch.nn.Module "
+            f"{module!r:.80} is no policy: pass a clusterenv.Policy, or a torch.nn.Module "
             "that returns a torch.distributions object"
         )
     from clusterenv.policies.torch import TorchPolicy

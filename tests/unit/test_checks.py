@@ -148,7 +148,7 @@ def test_the_last_line_counts():
 def test_a_launcher_can_be_written_as_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert isinstance(launcher_from("local"), LocalLauncher)
-    made = launcher_from("clusterenv.launchers.local:LocalLauncher(environment={'A': '1'})")
+    made = launcher_from("clusterenv:LocalLauncher(environment={'A': '1'})")
     assert made.environment()["A"] == "1"
     with pytest.raises(ValueError, match="no name, and no call with literals"):
         launcher_from("clusterenv.launchers.local:LocalLauncher.start")

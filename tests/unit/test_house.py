@@ -3,6 +3,8 @@
 import ast
 import inspect
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -12,7 +14,8 @@ SOURCE = pathlib.Path(clusterenv.__file__).parent
 
 # Part → the parts that it may import, besides itself and the errors. The longest name counts.
 MAY_IMPORT = {
-    "__init__": "distributions env learning limits rollout sync version wire.addresses",
+    "__init__": "backends env launchers learning limits policies rollout sync version "
+    "wire.addresses",
     "__main__": "cli",
     "cli": "arrays backends.base checks construction distributions env launchers "
     "policies profile randomness sync version wire worker",
@@ -146,13 +149,44 @@ def test_an_optional_dependency_is_imported_in_one_file_of_its_own():
 # Names and docstrings.
 
 
+def names_for_type_checkers():
+    """What `clusterenv/__init__.py` imports for type checkers and editors, by module."""
+    for node in ast.parse((SOURCE / "__init__.py").read_text()).body:
+        if isinstance(node, ast.If):
+            for line in node.body:
+                yield from ((alias.name, line.module) for alias in line.names)
+
+
 def test_the_public_names_are_sorted_and_complete():
-    public = [
-        name
-        for name, value in vars(clusterenv).items()
-        if not name.startswith("_") and not inspect.ismodule(value)
-    ]
-    assert clusterenv.__all__ == sorted([*public, "__version__"])
+    lazy = dict(names_for_type_checkers())
+    assert lazy == clusterenv._MODULE_BY_NAME
+    assert clusterenv.__all__ == sorted([*lazy, "__version__"])
+    assert set(clusterenv.__all__) <= set(dir(clusterenv))
+
+
+@pytest.mark.parametrize("name", clusterenv.__all__)
+def test_each_public_name_can_be_imported(name):
+    assert getattr(clusterenv, name) is not None
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'clusterenv' has no attribute 'Cluster'"):
+        clusterenv.Cluster
+
+
+def test_every_public_function_of_learning_is_at_the_top():
+    import clusterenv.learning
+
+    functions = inspect.getmembers(clusterenv.learning, inspect.isfunction)
+    own = {name for name, one in functions if one.__module__ == "clusterenv.learning"}
+    assert own <= set(clusterenv.__all__)
+
+
+@pytest.mark.parametrize("statement", ["import clusterenv", "from clusterenv import ClusterEnv"])
+def test_what_is_not_used_is_not_imported(statement):
+    script = f"import sys; {statement}; print(*{OPTIONAL!r} & set(sys.modules))"
+    command = [sys.executable, "-c", script]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "\n"
 
 
 def test_every_public_exception_is_in_the_tree_of_the_docstring():

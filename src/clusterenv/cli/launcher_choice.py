@@ -13,7 +13,7 @@ from clusterenv.launchers.base import Launcher
 
 HELP = (
     "local, in-process, or MODULE:NAME, which is a launcher, or gives one when it is called; with "
-    "arguments where it takes some: clusterenv.launchers.ssh:SshLauncher(hosts=['a', 'b'])"
+    "arguments where it takes some: clusterenv:SshLauncher(hosts=['a', 'b'])"
 )
 
 
