@@ -15,10 +15,10 @@ from clusterenv.head.roster import restart_seed
 from tests.contract.policies import change, distribution_of, numpy_policy
 from tests.contract.replay import Life, Lives
 from tests.contract.transports import cluster_env
-from tests.contract.worlds import Count
-from tests.integration.envs import Troubled, Walk
+from tests.environments.counting import Count
+from tests.environments.troubles import Gate
+from tests.environments.walks import Troubled, Walk
 from tests.integration.polling import eventually, kill, within
-from tests.integration.troubles import Gate
 
 PROCESSES = ["shared_memory", "tcp"]
 NUM_ENVS = 5

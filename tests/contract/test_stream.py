@@ -13,9 +13,9 @@ import pytest
 from tests.contract.policies import change, distribution_of, numpy_policy
 from tests.contract.replay import Lives, arrays_of, assert_same_fragment, episodes_of
 from tests.contract.transports import TRANSPORTS, cluster_env
-from tests.contract.worlds import Count, Swell
+from tests.environments.counting import Count, Swell
+from tests.environments.faults import GateEnv
 from tests.integration.polling import eventually
-from tests.zoo import GateEnv
 
 NUM_ENVS = 5
 WORKERS = 2

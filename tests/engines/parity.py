@@ -16,8 +16,8 @@ from clusterenv import ClusterEnv
 from tests.contract.policies import change, numpy_policy
 from tests.contract.replay import Lives
 from tests.contract.twins import Twins
-from tests.spaces import ALL_SPACES
-from tests.zoo import INFO_KINDS, SpaceEnv
+from tests.environments.sampling import INFO_KINDS, SpaceEnv
+from tests.environments.spaces import ALL_SPACES
 
 NUM_ENVS, NUM_WORKERS = 5, 2
 SEED = 123

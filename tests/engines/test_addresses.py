@@ -7,7 +7,8 @@ import pytest
 
 from clusterenv import ClusterEnv
 from tests.engines.attaching import HandStarted, Joined
-from tests.engines.walks import Placed, Replay
+from tests.engines.checked_runs import Replay
+from tests.environments.walks import Placed
 
 LEASE_S = 4.0
 

@@ -14,7 +14,8 @@ from clusterenv import ClusterEnv
 from clusterenv.wire.invitation import Invitation
 from tests.engines import parity
 from tests.engines.attaching import HandStarted, Joined
-from tests.engines.walks import Placed, Replay, gone, workers_on
+from tests.engines.checked_runs import Replay, gone, workers_on
+from tests.environments.walks import Placed
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually, is_alive, kill, within
 

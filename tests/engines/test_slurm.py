@@ -11,9 +11,9 @@ import pytest
 from clusterenv import ClusterEnv, StartupError
 from clusterenv.launchers.slurm import SlurmLauncher
 from tests.contract import test_parity, transports
-from tests.contract.worlds import Count
 from tests.engines.harness.runs import ROOT
 from tests.engines.slurm_runs import WHOLE_NODE, processes_on, whole_allocation
+from tests.environments.counting import Count
 from tests.integration.polling import eventually
 
 PARITY = [

@@ -12,8 +12,8 @@ from clusterenv import ClusterEnv, WorkerLostError
 from clusterenv.launchers.slurm import SlurmLauncher
 from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
-from tests.contract.worlds import Count
 from tests.engines.slurm_runs import WHOLE_NODE, processes_on, whole_allocation
+from tests.environments.counting import Count
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually, is_alive, kill
 
@@ -190,7 +190,7 @@ def test_a_step_that_stands_still_is_ended(slurm, monkeypatch):
 
 HEAD = """
 from clusterenv.launchers.slurm import SlurmLauncher
-from tests.contract.worlds import Count
+from tests.environments.counting import Count
 envs = ClusterEnv(Count, 4, 2, launcher=SlurmLauncher({options}), lease_s=4.0)
 envs.reset(seed=0)
 open(SIGN, "w").close()

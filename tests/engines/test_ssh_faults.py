@@ -8,10 +8,10 @@ import time
 import pytest
 
 from clusterenv.errors import WorkerLostError
-from tests.engines.walks import LEASE_S, Replay, gone, workers_on
+from tests.engines.checked_runs import LEASE_S, Replay, gone, workers_on
+from tests.environments.vectors import actions_for
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually, is_alive, kill
-from tests.integration.vectors import actions_for
 
 # A tick of the worker's lifeline and a busy machine.
 SLACK_S = 3.0

@@ -8,7 +8,7 @@ from clusterenv.launchers.in_process import InProcessLauncher
 from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.worker_channel import WorkerSocket
 from clusterenv.worker.worker import Worker
-from tests.integration.vectors import walks
+from tests.environments.vectors import walks
 
 LIAR = "worker-1.0"
 NUM_ENVS = 4

@@ -16,7 +16,7 @@ from clusterenv.launchers.local import LocalLauncher
 from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
 from tests.contract.replay import Life, Lives
-from tests.contract.worlds import Count
+from tests.environments.counting import Count
 from tests.integration.polling import eventually, kill
 
 NUM_ENVS = 6

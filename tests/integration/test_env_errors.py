@@ -5,15 +5,9 @@ from functools import cache
 import pytest
 
 from clusterenv import RemoteError
+from tests.environments import troubles
+from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
 from tests.equality import assert_same
-from tests.integration import troubles
-from tests.integration.vectors import (
-    SHARED_MEMORY,
-    actions_for,
-    cluster,
-    oracle_of,
-    walks,
-)
 
 NUM_ENVS = 4
 SLOT = 2  # the first slot of the second worker
@@ -105,7 +99,7 @@ def test_a_missing_file_is_a_file_not_found_error():
 def test_the_cause_shows_where_in_the_env_it_happened(verb):
     error = error_in(verb, troubles.raise_value_error)
     remote = str(error.__cause__)
-    assert "integration/envs.py" in remote
+    assert "environments/walks.py" in remote
     assert "in raise_value_error" in remote
     assert "the walk was blocked" in remote
 

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from clusterenv import WorkerLostError
-from tests.equality import assert_same
-from tests.integration import troubles
-from tests.integration.polling import DEADLINE_S, kill, within
-from tests.integration.vectors import (
+from tests.environments import troubles
+from tests.environments.vectors import (
     SHARED_MEMORY,
     actions_for,
     cluster,
@@ -17,6 +15,8 @@ from tests.integration.vectors import (
     oracle_of,
     walks,
 )
+from tests.equality import assert_same
+from tests.integration.polling import DEADLINE_S, kill, within
 
 NUM_ENVS = 4
 HALF = 2

@@ -2,10 +2,10 @@
 
 import threading
 
+from tests.environments.vectors import actions_for, cluster, oracle_of, walks
 from tests.equality import assert_same
 from tests.integration.heads import HeadScript
 from tests.integration.polling import within
-from tests.integration.vectors import actions_for, cluster, oracle_of, walks
 
 NUM_ENVS = 3
 FORKING = """

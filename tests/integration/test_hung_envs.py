@@ -7,17 +7,10 @@ from functools import cache
 import pytest
 
 from clusterenv import StartupError, WorkerLostError
+from tests.environments import troubles
+from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, row_of, walks
 from tests.equality import assert_same
-from tests.integration import troubles
 from tests.integration.polling import eventually, is_alive, within
-from tests.integration.vectors import (
-    SHARED_MEMORY,
-    actions_for,
-    cluster,
-    oracle_of,
-    row_of,
-    walks,
-)
 
 NUM_ENVS = 4
 SLOT = 2

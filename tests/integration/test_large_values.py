@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster
+from tests.environments.walks import Heavy
 from tests.equality import assert_same
-from tests.integration.envs import Heavy
-from tests.integration.vectors import SHARED_MEMORY, actions_for, cluster
 
 NUM_ENVS = 4
 # Below, about and above what a mailbox of 256 kB holds.

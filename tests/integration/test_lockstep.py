@@ -15,8 +15,8 @@ from gymnasium.vector import SyncVectorEnv
 from clusterenv import ClusterEnv
 from clusterenv.wire.marks import MAY_SPIN
 from clusterenv.wire.messages import Cancel
+from tests.environments.walks import Quiet, Walk
 from tests.equality import assert_same
-from tests.integration.envs import Quiet, Walk
 
 _SLOW_S = 0.2
 

@@ -16,9 +16,9 @@ from gymnasium.error import (
 from gymnasium.spaces import Box
 
 from clusterenv import CannotPickleError, ClusterEnv
+from tests.environments.vectors import actions_for, cluster, oracle_of, walks
+from tests.environments.walks import Walk
 from tests.equality import assert_same
-from tests.integration.envs import Walk
-from tests.integration.vectors import actions_for, cluster, oracle_of, walks
 
 NUM_ENVS = 3
 

@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from clusterenv.launchers.local import LocalLauncher
-from tests.integration import troubles
+from tests.environments import troubles
+from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, walks
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually
-from tests.integration.vectors import SHARED_MEMORY, actions_for, cluster, walks
 
 NUM_ENVS = 4
 ACTIONS = actions_for(NUM_ENVS)

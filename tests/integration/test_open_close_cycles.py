@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.vectors import actions_for, cluster, walks
+from tests.environments.vectors import actions_for, cluster, walks
 
 NUM_ENVS = 4
 CYCLES = {"shared_memory": 20, "tcp": 8}

@@ -8,7 +8,7 @@ import pytest
 
 from clusterenv import ClusterEnv
 from clusterenv.errors import WorkerLostError
-from tests.contract.worlds import Count
+from tests.environments.counting import Count
 from tests.integration.polling import eventually
 
 # The memory controller of cgroups, in the first version or the second.

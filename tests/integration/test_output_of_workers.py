@@ -5,10 +5,10 @@ import warnings
 import pytest
 
 from clusterenv.launchers.local import LocalLauncher
+from tests.environments import troubles
+from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
 from tests.equality import assert_same
-from tests.integration import troubles
 from tests.integration.polling import eventually
-from tests.integration.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
 
 NUM_ENVS = 4
 SLOT = 2

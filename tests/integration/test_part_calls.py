@@ -10,8 +10,8 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from clusterenv import ClusterEnv
 from clusterenv.wire.marks import MAY_SPIN
-from tests.integration import troubles
-from tests.integration.envs import Quiet, Walk
+from tests.environments import troubles
+from tests.environments.walks import Quiet, Walk
 from tests.integration.polling import eventually, kill
 
 _SLOW_S = 0.05

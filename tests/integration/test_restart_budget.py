@@ -3,10 +3,10 @@
 import pytest
 
 from clusterenv import StartupError, WorkerLostError
+from tests.environments import troubles
+from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
 from tests.equality import assert_same
-from tests.integration import troubles
 from tests.integration.polling import kill, within
-from tests.integration.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
 
 NUM_ENVS = 4
 SLOT = 2  # the first slot of the second worker

@@ -28,6 +28,7 @@ from clusterenv.wire.messages import (
     Weights,
 )
 from clusterenv.wire.values import pack
+from tests.environments.vectors import actions_for, oracle_of, row_of
 from tests.equality import assert_same
 from tests.integration.liars import (
     NUM_ENVS,
@@ -37,7 +38,6 @@ from tests.integration.liars import (
     instead_of,
     ran_with,
 )
-from tests.integration.vectors import actions_for, oracle_of, row_of
 
 HONEST = (0, 1)
 replace = msgspec.structs.replace

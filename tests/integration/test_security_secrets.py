@@ -16,7 +16,7 @@ from clusterenv.launchers.local import LocalLauncher
 from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE, Invitation
 from clusterenv.wire.messages import Enrol
 from clusterenv.wire.zmq_channel import HeadSocket
-from tests.integration.surroundings import Curious
+from tests.environments.surroundings import Curious
 
 ROOT = Path(__file__).parents[2]
 WORKER = [sys.executable, "-m", "clusterenv", "worker"]

@@ -10,7 +10,7 @@ import pytest
 
 from clusterenv import ClusterEnv
 from tests.contract.policies import numpy_policy
-from tests.contract.worlds import Count
+from tests.environments.counting import Count
 
 SEED = 4
 FAST, SLOW = [0, 1, 2, 3], [4, 5, 6, 7]

@@ -14,9 +14,9 @@ from clusterenv.launchers.local import LocalLauncher
 from clusterenv.wire.codec import encode
 from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.messages import Raised, Warned
+from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
 from tests.equality import assert_same
 from tests.integration.polling import kill
-from tests.integration.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
 
 NUM_ENVS = 4
 LISTEN_S = 1.0

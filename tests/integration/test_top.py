@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from clusterenv.wire.status_channel import Run, fetch, runs
+from tests.environments.vectors import actions_for, cluster, walks
 from tests.integration.heads import ROOT, HeadScript
 from tests.integration.polling import eventually
-from tests.integration.vectors import actions_for, cluster, walks
 
 RUNNING = """
 import torch

@@ -7,10 +7,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from clusterenv import WorkerLostError
-from tests.equality import assert_same
-from tests.integration.polling import eventually, is_alive, kill
-from tests.integration.troubles import Gate
-from tests.integration.vectors import (
+from tests.environments.troubles import Gate
+from tests.environments.vectors import (
     SHARED_MEMORY,
     actions_for,
     cluster,
@@ -19,6 +17,8 @@ from tests.integration.vectors import (
     row_of,
     walks,
 )
+from tests.equality import assert_same
+from tests.integration.polling import eventually, is_alive, kill
 
 NUM_ENVS = 4
 VICTIM = 2  # its worker has slots 2 and 3

@@ -11,11 +11,8 @@ import pytest
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 
-from tests.equality import assert_same
-from tests.integration.envs import Walk
-from tests.integration.polling import eventually, kill
-from tests.integration.troubles import Gate
-from tests.integration.vectors import (
+from tests.environments.troubles import Gate
+from tests.environments.vectors import (
     SHARED_MEMORY,
     actions_for,
     cluster,
@@ -24,6 +21,9 @@ from tests.integration.vectors import (
     row_of,
     walks,
 )
+from tests.environments.walks import Walk
+from tests.equality import assert_same
+from tests.integration.polling import eventually, kill
 
 NUM_ENVS = 5
 VICTIM = 3  # its worker has slots 3 and 4

@@ -11,7 +11,7 @@ from clusterenv import ClusterEnv
 from clusterenv.cli import worker as command
 from clusterenv.launchers.attach import AttachLauncher
 from clusterenv.wire.invitation import TICKET, Invitation
-from tests.integration.envs import Walk
+from tests.environments.walks import Walk
 from tests.integration.heads import HeadScript
 from tests.integration.polling import kill
 

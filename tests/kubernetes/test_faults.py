@@ -7,10 +7,11 @@ import pytest
 
 from clusterenv import ClusterEnv, WorkerLostError
 from clusterenv.launchers.kubernetes_api import KubernetesApi
-from tests.engines.walks import Placed, Replay
+from tests.engines.checked_runs import Replay
+from tests.environments.vectors import actions_for
+from tests.environments.walks import Placed
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually, kill
-from tests.integration.vectors import actions_for
 
 LEASE_S = 6.0
 pytestmark = [pytest.mark.usefixtures("kubelet"), pytest.mark.timeout(300)]

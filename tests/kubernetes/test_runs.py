@@ -12,7 +12,8 @@ import pytest
 
 from clusterenv import ClusterEnv
 from tests.engines import parity
-from tests.engines.walks import Placed, Replay
+from tests.engines.checked_runs import Replay
+from tests.environments.walks import Placed
 from tests.integration.polling import eventually
 
 ROOT = Path(__file__).parents[2]

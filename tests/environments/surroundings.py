@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.envs import Walk
+from tests.environments.walks import Walk
 
 
 class Curious(Walk):

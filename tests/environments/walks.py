@@ -1,6 +1,7 @@
-"""A walk on which nothing goes wrong, one without words, one in trouble, one with a burden."""
+"""Walks: a plain one, one without infos, one that knows its host, one in trouble, a heavy one."""
 
 import os
+import socket
 from pathlib import Path
 
 import gymnasium as gym
@@ -47,6 +48,16 @@ class Quiet(Walk):
 
     def _info(self):
         return {}
+
+
+class Placed(Walk):
+    """A walk that knows its host."""
+
+    def __init__(self, length=7):
+        super().__init__(length)
+
+    def host(self):
+        return socket.gethostname()
 
 
 class Troubled(Walk):

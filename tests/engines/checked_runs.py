@@ -1,26 +1,15 @@
-"""Walks on other hosts, and the check that every row delivered is one of theirs."""
+"""Runs on other hosts, with the check that every row delivered is one of their envs'."""
 
-import socket
 import time
 from functools import partial
 
 from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
-from tests.integration.envs import Walk
+from tests.environments.walks import Placed
 from tests.integration.polling import eventually
 
-SEED, LENGTH = 33, 7
+SEED = 33
 LEASE_S = 5.0
-
-
-class Placed(Walk):
-    """A walk that knows its host."""
-
-    def __init__(self, length=LENGTH):
-        super().__init__(length)
-
-    def host(self):
-        return socket.gethostname()
 
 
 class Replay:

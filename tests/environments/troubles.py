@@ -1,4 +1,4 @@
-"""What can go wrong in an env: callables for `envs.Troubled`."""
+"""What can go wrong in an env: callables for `walks.Troubled`."""
 
 import ctypes
 import faulthandler

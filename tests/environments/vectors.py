@@ -1,4 +1,4 @@
-"""Vector envs for the tests of this folder, and single rows of what they return."""
+"""Vector envs of walks, and single rows of what they return."""
 
 from functools import partial
 
@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from clusterenv import ClusterEnv
-from tests.integration.envs import Troubled, Walk
+from tests.environments.walks import Troubled, Walk
 
 SHARED_MEMORY = {"shared_memory": True, "tcp": False}
 

@@ -1,20 +1,40 @@
-"""Envs for the tests of policies: short episodes of every kind, and steps that leave a trace."""
+"""Environments that count their steps: episodes of a known length, steps that leave a trace."""
 
 import os
 import zlib
-from functools import partial
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Discrete
 
-from tests.spaces import ALL_SPACES
-from tests.zoo import SpaceEnv, describe
+from tests.environments.sampling import describe
 
-COMPOSITE_ACTIONS = {
-    "dict": Dict(kind=Discrete(3), push=Box(-1.0, 1.0, (2,), np.float32)),
-    "tuple": Tuple((Discrete(3), Tuple((Box(-1.0, 1.0, (2,), np.float32),)))),
-}
+
+class CounterEnv(gym.Env):
+    """Counts its steps in one observation buffer; `reuse=True` hands out that very buffer."""
+
+    observation_space = Box(0.0, 1e6, (3,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, reuse, episode_length=3):
+        self.reuse = reuse
+        self.episode_length = episode_length
+        self.buffer = np.zeros(3, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.age = 0
+        self.buffer[:] = self.np_random.integers(1000)
+        return self._observation(), {}
+
+    def step(self, action):
+        self.age += 1
+        self.buffer += 1
+        info = {"buffer": self._observation()}
+        return self._observation(), 1.0, self.age == self.episode_length, False, info
+
+    def _observation(self):
+        return self.buffer if self.reuse else self.buffer.copy()
 
 
 class Count(gym.Env):
@@ -73,17 +93,3 @@ class Swell(Count):
 def leave_a_byte(path):
     with open(path, "ab") as file:
         file.write(b".")
-
-
-ENVS = {
-    "CartPole": partial(gym.make, "CartPole-v1"),
-    "short CartPole": partial(gym.make, "CartPole-v1", max_episode_steps=12),
-    "Pendulum": partial(gym.make, "Pendulum-v1", max_episode_steps=9),
-    "dict observations": partial(SpaceEnv, ALL_SPACES["dict"], Discrete(3), info_kinds=()),
-    "tuple observations": partial(SpaceEnv, ALL_SPACES["tuple"], Discrete(3), info_kinds=()),
-    "count": Count,
-    "dict actions": partial(Count, action_space=COMPOSITE_ACTIONS["dict"]),
-    "tuple actions": partial(Count, action_space=COMPOSITE_ACTIONS["tuple"]),
-    "several discrete actions": partial(Count, action_space=MultiDiscrete([3, 2, 4])),
-    "binary actions": partial(Count, action_space=MultiBinary(4)),
-}
