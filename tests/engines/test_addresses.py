@@ -9,6 +9,7 @@ from clusterenv import ClusterEnv
 from tests.engines.attaching import HandStarted, Joined
 from tests.engines.checked_runs import Replay
 from tests.environments.walks import Placed
+from tests.inside import head_address
 
 LEASE_S = 4.0
 
@@ -24,10 +25,6 @@ def free_port():
         return one.getsockname()[1]
 
 
-def address_of(envs):
-    return envs._head.crew._socket.address
-
-
 def bracketed(address6):
     """An address of IPv6 as it is in a URL, in its shortest form."""
     return f"[{ipaddress.ip_address(address6)}]"
@@ -35,7 +32,7 @@ def bracketed(address6):
 
 def assert_works(launcher, host, listens_at, **kwargs):
     with ClusterEnv([Placed] * 2, num_workers=1, launcher=launcher, lease_s=LEASE_S, **kwargs) as e:
-        assert address_of(e).startswith(f"tcp://{listens_at}:")
+        assert head_address(e).startswith(f"tcp://{listens_at}:")
         assert e.call("host") == (host.name,) * 2
         Replay(e).rollout()
     assert launcher.joined[0].wait() == 0
@@ -62,7 +59,7 @@ def test_loopback_of_ipv6_works_for_local_workers():
         with ClusterEnv(
             [Placed] * 2, num_workers=1, interface="::1", shared_memory=shared_memory
         ) as envs:
-            assert address_of(envs).startswith("tcp://[::1]:")
+            assert head_address(envs).startswith("tcp://[::1]:")
             Replay(envs).rollout()
 
 

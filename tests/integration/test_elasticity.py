@@ -11,8 +11,8 @@ from gymnasium.vector import SyncVectorEnv
 
 from clusterenv import ClusterEnv
 from clusterenv.errors import StartupError, WorkerLostError
-from clusterenv.head.roster import restart_seed
 from clusterenv.launchers.local import LocalLauncher
+from tests import inside
 from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
 from tests.contract.replay import Life, Lives
@@ -52,13 +52,8 @@ def make(launcher, shared_memory=True, **options):
     return ClusterEnv(Count, NUM_ENVS, 3, launcher=launcher, shared_memory=shared_memory, **options)
 
 
-def owners(envs):
-    return {member.worker: member.slots for member in envs._head.roster.staffed}
-
-
 def arrive(envs):
-    roster, reception = envs._head.roster, envs._head.crew.reception
-    assert eventually(lambda: all(reception.is_here(m.worker) for m in roster.members))
+    assert eventually(lambda: inside.all_are_here(envs))
 
 
 def assert_parity(envs, steps=20):
@@ -76,12 +71,12 @@ def assert_parity(envs, steps=20):
 def test_a_run_starts_with_min_workers_and_lets_the_others_in(shared_memory):
     launcher = Tardy("worker-1")
     with make(launcher, shared_memory) as envs:
-        assert owners(envs) == {"worker-0.0": (0, 1, 2), "worker-2.0": (3, 4, 5)}
+        assert inside.slots_by_worker(envs) == {"worker-0.0": (0, 1, 2), "worker-2.0": (3, 4, 5)}
         assert_parity(envs)
         launcher.let_go()
         arrive(envs)
         assert_parity(envs)
-        assert owners(envs) == {
+        assert inside.slots_by_worker(envs) == {
             "worker-0.0": (0, 1),
             "worker-1.0": (2, 3),
             "worker-2.0": (4, 5),
@@ -97,9 +92,9 @@ def test_a_worker_that_comes_between_rollouts_takes_part_in_the_next():
         launcher.let_go()
         arrive(envs)
         rollout = envs.rollout(policy, 7)
-        assert len(owners(envs)) == 3
+        assert len(inside.slots_by_worker(envs)) == 3
         for slot in range(NUM_ENVS):
-            lives.by_slot[slot] = Life(Count(), restart_seed(SEED, slot, 1))
+            lives.by_slot[slot] = Life(Count(), inside.restart_seed(SEED, slot, 1))
         lives.assert_lived(rollout)
         lives.assert_lived(envs.rollout(policy, 7))
 
@@ -145,14 +140,14 @@ def test_steps_go_on_without_a_worker_that_cannot_be_replaced(shared_memory):
             now = infos.get("env_lost", np.zeros(NUM_ENVS, bool))
             assert (truncated | ~now).all()
             lost += now
-        assert len(owners(envs)) == 2
+        assert len(inside.slots_by_worker(envs)) == 2
         assert lost[[2, 3]].min() >= 1
         # Those that had to move are told so, too.
         assert lost.max() <= 2
         launcher.let_go()
         arrive(envs)
         assert_parity(envs)
-        assert len(owners(envs)) == 3
+        assert len(inside.slots_by_worker(envs)) == 3
 
 
 def test_rollouts_go_on_without_a_worker_that_cannot_be_replaced():
@@ -163,7 +158,7 @@ def test_rollouts_go_on_without_a_worker_that_cannot_be_replaced():
         envs.rollout(policy, 7)
         lose_for_good(envs, launcher)
         rollout = envs.rollout(policy, 7)
-        assert len(owners(envs)) == 2
+        assert len(inside.slots_by_worker(envs)) == 2
         assert rollout.rewards.shape == (7, NUM_ENVS)
         for _ in range(2):
             ages = rollout.observations[:-1, :, 1]
@@ -182,7 +177,11 @@ def test_slots_that_stay_where_they_are_go_on_without_a_gap():
         kill(envs.call("pid")[0])
         for _ in range(3):
             followed.check(envs.rollout(policy, 7))
-        assert owners(envs) == {"worker-1.0": (0, 1), "worker-2.0": (2, 3), "worker-3.0": (4,)}
+        assert inside.slots_by_worker(envs) == {
+            "worker-1.0": (0, 1),
+            "worker-2.0": (2, 3),
+            "worker-3.0": (4,),
+        }
 
 
 def test_a_stream_goes_on_without_a_worker_that_cannot_be_replaced():
@@ -217,7 +216,7 @@ def test_a_reset_that_all_were_busy_with_is_dealt_out_again_when_one_stays_away(
         envs.reset_async(seed=SEED, options={"seconds": 1.0})
         kill(pid)
         observations, _ = envs.reset_wait()
-        assert set(owners(envs)) == {"worker-0.0", "worker-2.0"}
+        assert set(inside.slots_by_worker(envs)) == {"worker-0.0", "worker-2.0"}
         expected, _ = SyncVectorEnv([Count] * NUM_ENVS).reset(seed=SEED)
         assert np.array_equal(observations, expected)
 
@@ -241,7 +240,7 @@ class FailsAtFirst(LocalLauncher):
 
 def test_a_worker_that_fails_at_the_start_is_done_without():
     with make(FailsAtFirst()) as envs:
-        assert set(owners(envs)) == {"worker-0.0", "worker-2.0"}
+        assert set(inside.slots_by_worker(envs)) == {"worker-0.0", "worker-2.0"}
         assert_parity(envs)
 
 

@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 
 from clusterenv import RemoteError
+from tests import inside
 from tests.environments import troubles
 from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
 from tests.equality import assert_same
@@ -168,7 +169,7 @@ def test_a_keyboard_interrupt_at_the_head_leaves_the_run_usable(tmp_path, monkey
     with cluster(makers) as envs:
         envs.reset(seed=0)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(envs._head.crew.inbox, "wait", interrupt)
+            inside.replace_wait(envs, patch, interrupt)
             envs.step(actions)
         gate.touch()
         assert_same(envs.reset(seed=5), oracle.reset(seed=5))

@@ -13,14 +13,16 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import SyncVectorEnv
 
 from clusterenv import ClusterEnv
-from clusterenv.wire.marks import MAY_SPIN
 from clusterenv.wire.messages import Cancel
+from tests import inside
 from tests.environments.walks import Quiet, Walk
 from tests.equality import assert_same
 
 _SLOW_S = 0.2
 
-ordered = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: no silent answers")
+ordered = pytest.mark.skipif(
+    not inside.MAY_SPIN, reason="memory is ordered weakly: no silent answers"
+)
 
 
 class Slow(Quiet):
@@ -60,19 +62,7 @@ class Counting(Quiet):
 @pytest.fixture
 def core_of_its_own(monkeypatch):
     """The head sleeps where no worker is."""
-    monkeypatch.setattr("clusterenv.wire.marks.current_core", lambda: -1)
-
-
-def note_calls(owner, method):
-    """The first arguments of all calls from now on: a list that grows."""
-    calls, original = [], getattr(owner, method)
-
-    def noted(first, *others):
-        calls.append(first)
-        return original(first, *others)
-
-    setattr(owner, method, noted)
-    return calls
+    inside.pretend_to_sleep_on(monkeypatch, lambda: -1)
 
 
 def step(envs):
@@ -81,10 +71,10 @@ def step(envs):
 
 def count_waits_of_a_step(envs):
     # Who answered before may have rung once more than the head had to be woken.
-    envs._head.crew.inbox.bell.clear()
+    inside.forget_rings(envs)
     envs.step_async(envs.action_space.sample())
-    waits = note_calls(envs._head.crew.inbox, "wait")
-    assert envs._head._exchange.finish_lockstep(10.0)
+    waits = inside.note_waits(envs)
+    assert inside.finish_lockstep(envs, 10.0)
     envs.step_wait()
     return len(waits)
 
@@ -96,7 +86,7 @@ def test_the_head_wakes_for_the_last_two_answers_only(order):
     makers = [(Quiet, Quiet, Slow, Slower)[place] for place in order]
     with ClusterEnv(makers, num_workers=4) as envs:
         envs.reset(seed=1)
-        envs._head.crew.inbox.may_spin = False
+        inside.let_spin(envs, False)
         assert [count_waits_of_a_step(envs) for _ in range(2)] == [2, 2]
 
 
@@ -104,9 +94,9 @@ def test_the_head_wakes_for_the_last_two_answers_only(order):
 def test_a_head_that_sleeps_on_the_core_of_the_last_wakes_once(monkeypatch):
     with ClusterEnv([Quiet, Slow], num_workers=2) as envs:
         envs.reset(seed=1)
-        envs._head.crew.inbox.may_spin = False
-        cores = envs._head._arena.marks._cores
-        monkeypatch.setattr("clusterenv.wire.marks.current_core", lambda: cores[1])
+        inside.let_spin(envs, False)
+        cores = inside.cores_of_workers(envs)
+        inside.pretend_to_sleep_on(monkeypatch, lambda: cores[1])
         for _ in range(2):
             step(envs)
         assert count_waits_of_a_step(envs) == 1
@@ -117,12 +107,11 @@ def test_a_head_that_sleeps_on_the_core_of_the_last_wakes_once(monkeypatch):
 def test_a_bell_that_rings_late_does_not_keep_the_head_awake():
     with ClusterEnv([Slow, Slower], num_workers=2) as envs:
         envs.reset(seed=1)
-        inbox = envs._head.crew.inbox
-        inbox.may_spin = False
+        inside.let_spin(envs, False)
         envs.step_async(envs.action_space.sample())
-        looks = note_calls(inbox, "spin_until")
-        inbox.bell.ring()
-        assert envs._head._exchange.finish_lockstep(10.0)
+        looks = inside.note_spins(envs)
+        inside.ring(envs)
+        assert inside.finish_lockstep(envs, 10.0)
         # When the last but one had answered: not when it rang for nothing.
         assert len(looks) == 1
         envs.step_wait()
@@ -132,7 +121,7 @@ def test_a_bell_that_rings_late_does_not_keep_the_head_awake():
 def test_who_has_nothing_to_say_sends_no_message():
     with ClusterEnv(Quiet, 4, 2) as envs:
         envs.reset(seed=1)
-        pumps = note_calls(envs._head._exchange, "pump")
+        pumps = inside.note_pumps(envs)
         for _ in range(3):
             step(envs)
         assert pumps == []
@@ -144,9 +133,8 @@ def test_who_is_sent_actions_for_all_its_slots_answers_silently_too(may_spin):
     with ClusterEnv(Quiet, 4, 2, batch_size=4) as envs:
         envs.async_reset(seed=1)
         observations, *_, info = envs.recv()
-        inbox, arrivals = envs._head.crew.inbox, []
-        take, inbox.may_spin = inbox.take, may_spin
-        inbox.take = lambda: [arrivals.append(arrival) or arrival for arrival in take()]
+        inside.let_spin(envs, may_spin)
+        arrivals = inside.note_arrivals(envs)
         for _ in range(5):
             envs.send(np.zeros((4, 2)), info["env_id"])
             after, *_, info = envs.recv()
@@ -171,12 +159,12 @@ def test_what_one_worker_has_to_say_comes_with_the_rows_of_all(makers):
 def test_who_answers_after_an_error_wakes_the_head(makers):
     with ClusterEnv(makers, num_workers=2) as envs:
         envs.reset(seed=1)
-        waits = note_calls(envs._head.crew.inbox, "wait")
+        waits = inside.note_waits(envs)
         begun = time.monotonic()
         with pytest.raises(ValueError, match="stumbled"):
             step(envs)
         # Else it would look again only when its time-out is over.
-        assert time.monotonic() - begun < max(waits)
+        assert time.monotonic() - begun < max(seconds for seconds, *_ in waits)
 
 
 def test_a_step_may_take_longer_than_the_head_waits_at_a_time():
@@ -219,8 +207,8 @@ def test_a_step_after_one_that_was_given_up_is_not_lost(num_before):
 def test_a_step_right_after_a_step_is_begun_without_a_look_at_each_worker(may_spin):
     with ClusterEnv(Quiet, 4, 2) as envs:
         envs.reset(seed=1)
-        envs._head.crew.inbox.may_spin = may_spin
-        looks = note_calls(envs._head._exchange._lockstep, "begin")
+        inside.let_spin(envs, may_spin)
+        looks = inside.note_full_begins(envs)
         for _ in range(20):
             step(envs)
         # Twice if something arrived that has nothing to do with it.
@@ -232,9 +220,9 @@ def test_what_is_sent_during_a_step_has_the_next_one_look_at_each_worker():
     with ClusterEnv(Quiet, 4, 2) as envs:
         envs.reset(seed=1)
         step(envs)
-        looks = note_calls(envs._head._exchange._lockstep, "begin")
+        looks = inside.note_full_begins(envs)
         envs.step_async(envs.action_space.sample())
-        envs._head.crew.send(envs.roster.members[0], Cancel(0))
+        inside.send_to(envs, 0, Cancel(0))
         envs.step_wait()
         step(envs)
         # Else the worker might be called before it has heard of it.
@@ -244,7 +232,7 @@ def test_what_is_sent_during_a_step_has_the_next_one_look_at_each_worker():
 @pytest.mark.parametrize("may_spin", [True, False])
 def test_whatever_comes_between_steps_the_numbers_are_the_same(may_spin):
     with ClusterEnv(Quiet, 4, 2) as envs, closing(SyncVectorEnv([Quiet] * 4)) as expected:
-        envs._head.crew.inbox.may_spin = may_spin
+        inside.let_spin(envs, may_spin)
         for both in (envs, expected):
             both.reset(seed=1)
         between = [
@@ -274,7 +262,7 @@ def interruptible():
 def test_after_a_step_that_was_interrupted_a_reset_is_needed(may_spin):
     with ClusterEnv(Counting, 4, 2) as envs:
         envs.reset(seed=1)
-        envs._head.crew.inbox.may_spin = may_spin
+        inside.let_spin(envs, may_spin)
         step(envs)
         timer = threading.Timer(_SLOW_S / 2, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()

@@ -1,6 +1,5 @@
 """Partial batches of workers that share memory: calls for parts of their slots, silent answers."""
 
-import math
 import time
 from functools import partial
 
@@ -9,14 +8,16 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
 from clusterenv import ClusterEnv
-from clusterenv.wire.marks import MAY_SPIN
+from tests import inside
 from tests.environments import troubles
 from tests.environments.walks import Quiet, Walk
 from tests.integration.polling import eventually, kill
 
 _SLOW_S = 0.05
 
-pytestmark = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: no silent answers")
+pytestmark = pytest.mark.skipif(
+    not inside.MAY_SPIN, reason="memory is ordered weakly: no silent answers"
+)
 
 
 class Slow(Quiet):
@@ -86,17 +87,6 @@ def exchange_one(envs):
     return *result, info
 
 
-def note_calls_of(owner, method):
-    calls, original = [], getattr(owner, method)
-
-    def noted(*args):
-        calls.append(args)
-        return original(*args)
-
-    setattr(owner, method, noted)
-    return calls
-
-
 def warm_up(envs):
     """Until all that is to come by message has come."""
     seen = np.zeros(envs.num_envs, int)
@@ -104,20 +94,16 @@ def warm_up(envs):
     while seen.min() < 3:
         seen[exchange_one(envs)[-1]["env_id"]] += 1
     # Now and then the head looks who is lost.
-    envs._head._exchange._next_check = math.inf
-
-
-def answers_of(envs):
-    return envs._head._arena.part_marks.total()
+    inside.look_for_losses_no_more(envs)
 
 
 @pytest.mark.parametrize("may_spin", [True, False])
 def test_who_has_nothing_to_say_sends_no_message(may_spin):
     with ClusterEnv(Quiet, 8, 2, batch_size=4) as envs:
-        envs._head.crew.inbox.may_spin = may_spin
+        inside.let_spin(envs, may_spin)
         envs.async_reset(seed=1)
         warm_up(envs)
-        pumps = note_calls_of(envs._head._exchange, "pump")
+        pumps = inside.note_pumps(envs)
         for _ in range(50):
             exchange_one(envs)
         assert pumps == []
@@ -125,10 +111,10 @@ def test_who_has_nothing_to_say_sends_no_message(may_spin):
 
 def test_the_head_sleeps_until_there_are_enough_slots_for_a_batch():
     with ClusterEnv([Quiet, Slow, Slower], num_workers=3, batch_size=3) as envs:
-        envs._head.crew.inbox.may_spin = False
+        inside.let_spin(envs, False)
         envs.async_reset(seed=1)
         warm_up(envs)
-        sleeps = note_calls_of(envs._head.crew.inbox, "wait_for_bell")
+        sleeps = inside.note_sleeps(envs)
         for _ in range(5):
             exchange_one(envs)
         # For each answer it would be up to three times as often. Once more, if something else rang.
@@ -137,11 +123,11 @@ def test_the_head_sleeps_until_there_are_enough_slots_for_a_batch():
 
 def test_the_head_sleeps_until_there_are_enough_parts_for_a_batch():
     with ClusterEnv([Slow, Slow, Slower, Slower], num_workers=2, batch_size=2) as envs:
-        envs._head.crew.inbox.may_spin = False
+        inside.let_spin(envs, False)
         envs.async_reset(seed=1)
         warm_up(envs)
         assert sizes_of_calls(envs, 6) == {1}
-        sleeps = note_calls_of(envs._head.crew.inbox, "wait_for_bell")
+        sleeps = inside.note_sleeps(envs)
         for _ in range(6):
             exchange_one(envs)
         # Two answers make a batch. Once more, if something else rang.
@@ -150,17 +136,15 @@ def test_the_head_sleeps_until_there_are_enough_parts_for_a_batch():
 
 def test_answers_that_came_while_the_user_was_busy_count():
     with ClusterEnv([Quiet, Slow], num_workers=2) as envs:
-        inbox = envs._head.crew.inbox
-        inbox.may_spin = False
+        inside.let_spin(envs, False)
         envs.async_reset(seed=1)
         warm_up(envs)
-        rings, wait_for_bell = [], inbox.wait_for_bell
-        inbox.wait_for_bell = lambda seconds: rings.append(wait_for_bell(seconds)) or rings[-1]
+        rings = inside.note_rings(envs)
         for _ in range(5):
             slots = envs.recv()[-1]["env_id"]
-            before = answers_of(envs)
+            before = inside.num_silent_answers(envs)
             envs.send(actions_for(slots), slots)
-            assert eventually(lambda before=before: answers_of(envs) > before)
+            assert eventually(lambda before=before: inside.num_silent_answers(envs) > before)
         # It was not left to sleep until it gave up.
         assert set(rings) == {True}
 
@@ -173,14 +157,14 @@ def test_a_worker_steps_one_part_while_the_user_has_the_other(tmp_path):
         for slots in [envs.recv()[-1]["env_id"] for _ in range(2)]:
             envs.send(actions_for(slots), slots)
         assert envs.recv()[-1]["env_id"].tolist() == [0, 1]
-        before = answers_of(envs)
+        before = inside.num_silent_answers(envs)
         gate.touch()
-        assert eventually(lambda: answers_of(envs) > before)
+        assert eventually(lambda: inside.num_silent_answers(envs) > before)
 
 
 def sizes_of_calls(envs, num_batches):
     """For how many slots workers are called."""
-    calls = note_calls_of(envs._head._exchange._parts, "call")
+    calls = inside.note_part_calls(envs)
     for _ in range(num_batches):
         exchange_one(envs)
     return {len(slots) for _, _, slots, *_ in calls}
@@ -196,22 +180,20 @@ def test_slots_that_come_back_together_are_stepped_in_parts_where_batches_take_l
 def test_slots_that_come_back_together_are_stepped_together_where_batches_are_quick():
     with ClusterEnv(Quiet, 4, 2, batch_size=2) as envs:
         # However slow the machine is.
-        envs._partial._note_time = lambda: None
+        inside.leave_parts_as_they_are(envs)
         envs.async_reset(seed=1)
         assert sizes_of_calls(envs, 20) == {2}
 
 
 def test_parts_are_joined_where_batches_have_become_quick():
     with ClusterEnv(Quiet, 8, 2, batch_size=4) as envs:
-        batches = envs._partial
-        batches._note_time, batches._worth_parts_s = batches._choose_parts, 1.0
         envs.async_reset(seed=1)
-        batches._seconds_per_batch = 2.0
+        inside.pretend_batches_take(envs, 2.0)
         warm_up(envs)
         assert sizes_of_calls(envs, 4) <= {1, 2}
-        batches._seconds_per_batch = 0.95
+        inside.pretend_batches_take(envs, 0.95)
         assert sizes_of_calls(envs, 4) <= {1, 2}
-        batches._seconds_per_batch = 0.8
+        inside.pretend_batches_take(envs, 0.8)
         sizes_of_calls(envs, 4)
         assert sizes_of_calls(envs, 4) == {4}
 
@@ -222,7 +204,7 @@ def test_parts_are_not_joined_with_those_that_take_long():
         seen = np.zeros(4, int)
         while seen[:2].min() < 10 or seen[2:].min() < 3:
             seen[exchange_one(envs)[-1]["env_id"]] += 1
-        envs._partial._is_to_join_parts = True
+        inside.join_parts(envs)
         assert sorted(exchange_one(envs)[-1]["env_id"]) == [0, 1]
 
 
@@ -230,10 +212,10 @@ def test_a_pause_between_two_batches_makes_them_no_slow_ones():
     with ClusterEnv(Quiet, 2, 1, batch_size=1) as envs:
         envs.async_reset(seed=1)
         envs.recv()
-        before = envs._partial._seconds_per_batch
-        envs._partial._received_at -= 100.0
+        before = inside.seconds_per_batch(envs)
+        inside.pretend_to_have_paused(envs, 100.0)
         envs.recv()
-        assert envs._partial._seconds_per_batch < before + envs._partial._worth_parts_s / 2
+        assert inside.seconds_per_batch(envs) < before + inside.seconds_worth_parts(envs) / 2
 
 
 @pytest.mark.parametrize("other", [Talkative, Slow, Walk])

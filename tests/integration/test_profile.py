@@ -14,6 +14,7 @@ from clusterenv import ClusterEnv
 from clusterenv.cli.bench_policy import bench_policy
 from clusterenv.policies.numpy import NumpyPolicy
 from clusterenv.profile import shares
+from tests import inside
 from tests.integration.heads import ROOT
 
 
@@ -74,14 +75,14 @@ def test_slow_envs_are_seen(memory):
         assert "step" in result.calls
         # Nothing is left that would cost time.
         assert not {"step", "reset", "rollout", "stream"} & set(vars(envs))
-        assert not {"wait", "wait_for_bell", "spin_until"} & set(vars(envs._head.crew.inbox))
+        assert not inside.is_clocked(envs)
         envs.step(actions)
 
 
 @pytest.mark.parametrize("may_spin", [True, False])
 def test_the_head_waits_for_partial_batches(memory, may_spin):
     with ClusterEnv(sleepy(0.01, 0.01), shared_memory=memory, batch_size=1) as envs:
-        envs._head.crew.inbox.may_spin = may_spin
+        inside.let_spin(envs, may_spin)
         with envs.profile() as profile:
             envs.async_reset(seed=0)
             for _ in range(20):
@@ -134,7 +135,7 @@ def test_a_worker_that_was_replaced_does_not_count():
         with envs.profile() as profile:
             for number in range(5):
                 if number == 2:
-                    os.kill(envs._head.crew.reception.host_of("worker-1.0")[1], 9)
+                    os.kill(inside.worker_pid(envs, "worker-1.0"), 9)
                 envs.step(np.zeros(2, np.int64))
         assert len(profile.result.workers) == 1
 

@@ -7,6 +7,7 @@ import pytest
 from clusterenv.wire.codec import frame_of, header_of
 from clusterenv.wire.messages import Collected, Stepped
 from clusterenv.wire.values import pack
+from tests import inside
 from tests.contract.policies import numpy_policy
 from tests.integration.liars import (
     NUM_ENVS,
@@ -87,7 +88,7 @@ def test_of_two_fragments_that_do_not_fit_together_the_later_one_is_refused(make
 
 
 def assert_one_was_replaced(envs):
-    workers = [member.worker for member in envs._head.roster.members]
+    workers = inside.worker_names(envs)
     assert len(set(workers) & {"worker-0.0", "worker-1.0"}) == 1
 
 

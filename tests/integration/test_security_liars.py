@@ -28,6 +28,7 @@ from clusterenv.wire.messages import (
     Weights,
 )
 from clusterenv.wire.values import pack
+from tests import inside
 from tests.environments.vectors import actions_for, oracle_of, row_of
 from tests.equality import assert_same
 from tests.integration.liars import (
@@ -221,7 +222,7 @@ def test_warnings_without_end_do_no_harm():
         assert 0 < len(caught) <= 1_000
         assert max(len(str(warning.message)) for warning in caught) < 11_000
         envs.step(actions_for(NUM_ENVS))
-        assert envs._head.roster.members[1].worker == "worker-1.0"
+        assert inside.worker_names(envs)[1] == "worker-1.0"
 
 
 def test_a_worker_that_leaves_again_and_again_is_replaced_once():

@@ -19,6 +19,7 @@ from clusterenv.wire.codec import encode
 from clusterenv.wire.contact import Contact
 from clusterenv.wire.messages import Stepped
 from clusterenv.wire.worker_channel import WorkerSocket
+from tests import inside
 from tests.environments.vectors import actions_for, oracle_of
 from tests.equality import assert_same
 from tests.integration.liars import NUM_ENVS, ran_with
@@ -39,7 +40,7 @@ sys.stdin.read()
 def run():
     """Live envs and the launcher that has their invitations; nobody lies."""
     with ran_with(lambda message, frames: None) as envs:
-        yield envs, envs._head.crew._launcher
+        yield envs, inside.launcher_of(envs)
 
 
 @contextmanager
@@ -53,11 +54,11 @@ def undisturbed(envs, megabytes=30):
         actions = actions_for(NUM_ENVS, number)
         assert_same(envs.step(actions), oracle.step(actions))
     assert psutil.Process().memory_info().rss - before < megabytes * 1_000_000
-    assert [m.worker for m in envs._head.roster.members] == ["worker-0.0", "worker-1.0"]
+    assert inside.worker_names(envs) == ["worker-0.0", "worker-1.0"]
 
 
 def port_of(envs):
-    return urlsplit(envs._head.crew._socket.address).port
+    return urlsplit(inside.head_address(envs)).port
 
 
 def connect(envs):
@@ -120,17 +121,12 @@ def test_idle_connections_do_not_use_up_the_descriptors(run):
 @contextmanager
 def newcomer(envs):
     """A worker that the head has invited and nobody has heard of."""
-    head = envs._head.crew._socket
-    worker = WorkerSocket(
-        head.invite(
-            "worker-9.0", lease_s=30.0, step_timeout_s=30.0, startup_timeout_s=30.0, shared=None
-        )
-    )
+    worker = WorkerSocket(inside.invite(envs, "worker-9.0"))
     try:
         yield worker
     finally:
         worker.close()
-        head.revoke("worker-9.0")
+        inside.revoke(envs, "worker-9.0")
 
 
 def noise(chance):
@@ -171,7 +167,7 @@ def test_a_worker_cannot_take_the_place_of_another(run):
     with undisturbed(envs), newcomer(envs) as impostor:
         impostor.socket.set(zmq.ROUTING_ID, b"worker-0.0")
         impostor.socket.disconnect(impostor.socket.get(zmq.LAST_ENDPOINT))
-        impostor.socket.connect(envs._head.crew._socket.address)
+        impostor.socket.connect(inside.head_address(envs))
         for request in range(1, 50):
             impostor.send(Stepped(request))
         assert eventually(lambda: impostor.contact() is not Contact.NOT_YET)

@@ -14,6 +14,7 @@ from clusterenv.launchers.local import LocalLauncher
 from clusterenv.wire.codec import encode
 from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.messages import Raised, Warned
+from tests import inside
 from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
 from tests.equality import assert_same
 from tests.integration.polling import kill
@@ -62,7 +63,7 @@ def undisturbed(envs):
 
 
 def address_of(envs):
-    parts = urlsplit(envs._head.crew._socket.address)
+    parts = urlsplit(inside.head_address(envs))
     return parts.hostname, parts.port
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from clusterenv import ClusterEnv, WorkerLostError
 from clusterenv.launchers.kubernetes_api import KubernetesApi
+from tests import inside
 from tests.engines.checked_runs import Replay
 from tests.environments.vectors import actions_for
 from tests.environments.walks import Placed
@@ -74,7 +75,7 @@ def test_how_a_pod_ended_is_told(namespace, kubelet):
     with ClusterEnv(Placed, 4, 2, launcher=launcher, max_restarts_per_minute=0) as envs:
         envs.reset(seed=0)
         *_, victim = envs.call("host")
-        assert eventually(lambda: all(envs._head.crew._launcher._run._crowd._pod_by_worker), 20.0)
+        assert eventually(lambda: inside.knows_all_pods(envs), 20.0)
         kubelet.oom.add(victim)
         kill(kubelet.process_of(victim))
         with pytest.raises(WorkerLostError, match=rf"pod {victim} on node .* ended: OOMKilled"):
