@@ -8,7 +8,7 @@ import pytest
 # Learning takes its time where others use the cores as well.
 pytestmark = pytest.mark.timeout(400)
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 SMALL = {"num_envs": 4, "num_workers": 2, "launcher": "in-process", "eval_episodes": 2}
 SHORT_PPO = {"num_steps": 64, "total_steps": 768, "update_epochs": 1, "num_minibatches": 4}
 

@@ -9,7 +9,7 @@ import pytest
 # Learning takes its time where others use the cores as well.
 pytestmark = pytest.mark.timeout(400)
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture

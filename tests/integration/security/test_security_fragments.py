@@ -9,7 +9,7 @@ from clusterenv.wire.messages import Collected, Stepped
 from clusterenv.wire.values import pack
 from tests import inside
 from tests.contract.policies import numpy_policy
-from tests.integration.liars import (
+from tests.integration.security.liars import (
     NUM_ENVS,
     assert_only_the_liar_was_replaced,
     instead_of,

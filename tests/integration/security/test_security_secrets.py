@@ -18,7 +18,7 @@ from clusterenv.wire.messages import Enrol
 from clusterenv.wire.zmq_channel import HeadSocket
 from tests.environments.surroundings import Curious
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WORKER = [sys.executable, "-m", "clusterenv", "worker"]
 
 

@@ -6,7 +6,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 import psutil
 import pytest
 
-from tests.integration.far_worker import Project
+from tests.integration.user_code.far_worker import Project
 
 HELPERS = """
     import functools

@@ -31,7 +31,7 @@ from clusterenv.wire.values import pack
 from tests import inside
 from tests.environments.vectors import actions_for, oracle_of, row_of
 from tests.equality import assert_same
-from tests.integration.liars import (
+from tests.integration.security.liars import (
     NUM_ENVS,
     Raw,
     assert_only_the_liar_was_replaced,

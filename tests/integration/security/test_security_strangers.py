@@ -22,9 +22,9 @@ from clusterenv.wire.worker_channel import WorkerSocket
 from tests import inside
 from tests.environments.vectors import actions_for, oracle_of
 from tests.equality import assert_same
-from tests.integration.liars import NUM_ENVS, ran_with
 from tests.integration.polling import eventually
-from tests.integration.test_strangers import fresh_keys
+from tests.integration.security.liars import NUM_ENVS, ran_with
+from tests.integration.security.test_strangers import fresh_keys
 
 GREETING = b"\xff\0\0\0\0\0\0\0\1\x7f\3\1" + b"CURVE".ljust(20, b"\0") + b"\0" * 32
 IDLE = 800
