@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 
 import gymnasium as gym
+import inside
 import numpy as np
 import ppo
 import report
@@ -156,7 +157,7 @@ def assert_balanced(books: Books, envs: ClusterEnv) -> None:
     assert all(pull.held < pull.version <= books.versions for pull in ledger.pulls)
     first = [pull.worker for pull in ledger.pulls if pull.cause == "first"]
     assert len(first) == len(set(first)), "a worker pulled for the first time twice"
-    slots = [slot for member in envs.roster.members for slot in member.slots]
+    slots = [slot for slots in inside.slots_by_place(envs) for slot in slots]
     assert sorted(slots) == list(range(ARGS.num_envs))
 
 

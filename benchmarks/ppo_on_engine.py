@@ -12,6 +12,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import inside
 import ppo
 import report
 
@@ -48,8 +49,7 @@ def main() -> None:
 def train(args: ppo.Args, out: Path) -> tuple[dict[str, float], list[str]]:
     """What came of it, and where the workers were."""
     with ppo.make_envs(args) as envs, ppo.Progress("PPO", out, args.total_steps, args) as progress:
-        whereabouts = envs._head.crew.reception.whereabouts
-        hosts = [whereabouts(member.worker) for member in envs.roster.members]
+        hosts = inside.whereabouts(envs)
         policy = ppo.train(args, envs, progress)
         seconds = progress.seconds
         returns = envs.evaluate(policy, 20, seed=1_000_000).returns

@@ -1,10 +1,10 @@
 """What the benchmarks share for reporting: the machine, tables, and the result files.
 
-Results go to ``benchmarks/results/<benchmark>/<date>-<cores>cores.md``, ``.json`` and ``.png``.
+Results go to ``benchmarks/results/<benchmark>/<cores>cores.md``, ``.png`` and ``.jsonl.gz``, which
+has the raw numbers (``records.py`` reads them). A new run replaces the last one; git has the older.
 They name the kind of machine, never the machine: no host names, no paths.
 """
 
-import json
 import os
 import platform
 import subprocess
@@ -13,6 +13,8 @@ from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from records import SUFFIX, Record, write_record
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
@@ -98,27 +100,25 @@ def facts(entries: dict[str, Any]) -> str:
 def publish(
     benchmark: str,
     sections: dict[str, str],
-    numbers: dict[str, Any] | list[Any],
+    numbers: Record,
     figure: Any | None,
     folder: Path = RESULTS,
+    label: str = "",
     stem: str = "",
 ) -> None:
     """Print the sections and save them with the numbers and the picture.
 
-    A list of numbers is saved as JSON lines. ``stem`` is for what ran elsewhere or earlier.
+    They replace the last record of this benchmark on this kind of machine. ``stem`` is for what
+    ran elsewhere; ``label`` is put after it, for a record with other settings beside the usual one.
     """
     text = f"# {benchmark}\n\n" + "\n\n".join(f"## {t}\n\n{body}" for t, body in sections.items())
-    stem = stem or f"{date.today().isoformat()}-{cores()}cores"
+    stem = "-".join(filter(None, (stem or f"{cores()}cores", label)))
     target = folder / benchmark
     target.mkdir(parents=True, exist_ok=True)
     if figure is not None:
         figure.savefig(target / f"{stem}.png", dpi=80)
         text += f"\n\n![{benchmark}]({stem}.png)"
     (target / f"{stem}.md").write_text(text + "\n")
-    if isinstance(numbers, list):
-        lines = [json.dumps(entry, separators=(",", ":")) + "\n" for entry in numbers]
-        (target / f"{stem}.jsonl").write_text("".join(lines))
-    else:
-        (target / f"{stem}.json").write_text(json.dumps(numbers, indent=1) + "\n")
+    write_record(target / f"{stem}{SUFFIX}", numbers)
     print(text)
     print(f"\nsaved in results/{benchmark}: {stem}")

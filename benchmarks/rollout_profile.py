@@ -8,6 +8,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+import inside
 import numpy as np
 from rollout_systems import Result, Results, change_weights, open_cluster, policy_for
 from rollout_tasks import RolloutTask
@@ -73,7 +74,7 @@ def profile_rollout(task: RolloutTask) -> Results:
     with open_cluster(task) as envs:
         policy = policy_for(task, envs, ClockedPolicy)
         envs.publish = publishing = _Watched(envs.publish)
-        envs._assemble = assembling = _Watched(envs._assemble)
+        assembling = inside.wrap_assembly(envs, _Watched)
         while True:
             yield _profile_for(task, envs, policy, publishing, assembling)
 

@@ -50,7 +50,9 @@ def main() -> None:
     entries = summarise(measurements)
     share = share_of_cores(measurements)
     about["share of the cores that the ceiling got"] = f"{share:.2f}" if share else "not measured"
-    settings = {name: value for name, value in vars(options).items() if name != "results"}
+    settings = {
+        name: value for name, value in vars(options).items() if name not in ("results", "label")
+    }
     numbers = {
         "machine": about,
         "settings": settings,
@@ -60,7 +62,9 @@ def main() -> None:
     idle = share is not None and share >= IDLE_SHARE
     sections = _sections(entries, settings, about, idle)
     figure = picture(SYSTEMS_COMPARED, entries)
-    report.publish("step_throughput", sections, numbers, figure, options.results)
+    report.publish(
+        "step_throughput", sections, numbers, figure, options.results, label=options.label
+    )
 
 
 def _options() -> argparse.Namespace:
@@ -78,6 +82,7 @@ def _options() -> argparse.Namespace:
     add("--max-env-processes", type=int, default=256)
     add("--timeout", type=float, default=180.0, help="seconds for one measurement with its start")
     add("--results", type=Path, default=report.RESULTS, help="folder for the results")
+    add("--label", default="", help="of a record beside the usual one, such as 15workers")
     return parser.parse_args()
 
 

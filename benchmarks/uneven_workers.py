@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Any
 
 import gymnasium
+import inside
 import numpy as np
 import report
 from gymnasium.spaces import Box, Discrete
@@ -89,7 +90,7 @@ def rows_per_s(
         while perf_counter() - start < seconds:
             rows += envs.rollout(policy, NUM_STEPS, wait_num=wait_num).rewards.size
         elapsed = perf_counter() - start
-        return rows / elapsed, [len(member.slots) for member in envs.roster.members]
+        return rows / elapsed, list(map(len, inside.slots_by_place(envs)))
 
 
 def main() -> None:

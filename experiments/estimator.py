@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import inside
 import numpy as np
 import ppo
 import report
@@ -80,7 +81,7 @@ def main(total_steps: int = 1_000_000, seed: int = 1) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     with ClusterEnv(args.env_id, args.num_envs, args.num_workers, sync=rule) as envs:
-        survey = envs._head.surveyor.survey = Stopwatch(envs._head.surveyor.survey)
+        survey = inside.wrap_survey(envs, Stopwatch)
         update = Stopwatch(ppo.update)
         agent = ppo.Agent(envs, args.hidden)
         policy = TorchPolicy(agent, stays_at_head=("critic",))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import dqn
+import inside
 import report
 import torch
 import tyro
@@ -29,7 +30,7 @@ def run(num_workers: int, updates: int, fragments: int) -> dict[str, float]:
     args = replace(dqn.Args(), num_envs=4 * num_workers)
     rule = AdaptiveSync.for_off_policy(0.05)
     with ClusterEnv(args.env_id, args.num_envs, num_workers, sync=rule) as envs:
-        survey = envs._head.surveyor.survey = Stopwatch(envs._head.surveyor.survey)
+        survey = inside.wrap_survey(envs, Stopwatch)
         network = dqn.QNetwork(envs, args.hidden)
         learner, replay = dqn.Learner(network, args), Replay(args.buffer_size, args.seed)
         network.epsilon.fill_(0.1)

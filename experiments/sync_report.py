@@ -1,10 +1,10 @@
 """Tables and pictures of the sync experiments, one set per env.
 
     PYTHONPATH=examples:benchmarks python experiments/sync_report.py
-    PYTHONPATH=examples:benchmarks python experiments/sync_report.py results.jsonl
+    PYTHONPATH=examples:benchmarks python experiments/sync_report.py RECORD.jsonl.gz
 
-Without arguments it takes what ``sync_runs.py`` left in runs/experiments; else a file that it made
-of these (benchmarks/results/sync_*).
+Without arguments it takes what ``sync_runs.py`` left in runs/experiments; else records that it made
+of these (``benchmarks/results/sync_*``).
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import numpy as np
 import report
 import sync_pictures
 from intervals import interval
+from records import SUFFIX, Record, read_record
 from sync_runs import RUNS
 
 Result = dict[str, Any]
 Runs = dict[int, Result]
 """Those of one rule, by seed."""
-# What all runs of an env share stands in the first line of its file.
+# What all runs of an env share is in its record once.
 _SHARED = ("env", "settings", "machine")
 _SETTLED = 20
 HEADER = (
@@ -52,14 +53,17 @@ def main() -> None:
 
 
 def _read(file: Path) -> list[Result]:
-    """A run of its own, or all of an env as :func:`_lines` made them."""
-    first, *others = (json.loads(line) for line in file.read_text().splitlines())
-    return [{**first, **line} for line in others] if others else [first]
+    """A run of its own, or all of an env as :func:`_record` put them together."""
+    if not file.name.endswith(SUFFIX):
+        return [json.loads(file.read_text())]
+    record = read_record(file)
+    runs = record.pop("runs")
+    return [{**record, **run} for run in runs]
 
 
-def _lines(results: list[Result]) -> list[Result]:
+def _record(results: list[Result]) -> Record:
     shared = {key: results[0][key] for key in _SHARED}
-    return [shared, *({k: v for k, v in r.items() if k not in _SHARED} for r in results)]
+    return {**shared, "runs": [{k: v for k, v in r.items() if k not in _SHARED} for r in results]}
 
 
 def _report(env: str, results: list[Result]) -> None:
@@ -73,16 +77,16 @@ def _report(env: str, results: list[Result]) -> None:
         **_at_equal_pulls(rules),
         **_budgets(rules),
         "How it was measured": _METHOD,
-        "Settings": report.facts(_lines(results)[0]["settings"]),
+        "Settings": report.facts(results[0]["settings"]),
         "Machine": report.facts(machine),
     }
     cores = machine["CPU"].rsplit(", ", 1)[1].replace(" ", "")
     report.publish(
         f"sync_{env}",
         sections,
-        _lines([run for runs in rules.values() for run in runs.values()]),
+        _record([run for runs in rules.values() for run in runs.values()]),
         sync_pictures.draw(env, {rule: list(runs.values()) for rule, runs in rules.items()}),
-        stem=f"{machine['date']}-{cores}",
+        stem=cores,
     )
 
 

@@ -1,6 +1,6 @@
 """The lives of slots whose workers are replaced: every row is one that an env really lived."""
 
-from clusterenv.head.roster import restart_seed
+from tests import inside
 from tests.contract.replay import Life, leaves, pick
 
 
@@ -30,9 +30,9 @@ class Followed:
         return all((left == right.astype(left.dtype)).all() for left, right in pairs)
 
     def _start_over(self, rollout, slot):
-        newest = self._envs._head.roster._incarnations[slot]
+        newest = inside.times_restarted(self._envs, slot)
         for incarnation in range(self._incarnations[slot] + 1, newest + 1):
-            life = Life(self._make(), restart_seed(self._seed, slot, incarnation))
+            life = Life(self._make(), inside.restart_seed(self._seed, slot, incarnation))
             self._lives[slot], self._incarnations[slot] = life, incarnation
             if self._goes_on(rollout, slot):
                 self.restarts += 1

@@ -14,7 +14,7 @@ from clusterenv.sync import EVALUATION, PullRate
 from tests.contract.policies import distribution_of, numpy_policy, value_of
 from tests.contract.torch_modules import STATE_SHAPES, Memory
 from tests.contract.transports import TRANSPORTS, cluster_env
-from tests.contract.worlds import Count
+from tests.environments.counting import Count
 
 NUM_ENVS = 4
 WORKERS = 2

@@ -8,8 +8,8 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.environments.faults import GateEnv
 from tests.equality import assert_same
-from tests.zoo import GateEnv
 
 START = {
     "reset": lambda envs: envs.reset_async(),

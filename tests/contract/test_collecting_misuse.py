@@ -8,7 +8,7 @@ from clusterenv import Limits
 from tests.contract.policies import numpy_policy
 from tests.contract.replay import Lives
 from tests.contract.transports import cluster_env
-from tests.contract.worlds import Count
+from tests.environments.counting import Count
 
 NUM_ENVS = 4
 SEED = 60

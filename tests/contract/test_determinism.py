@@ -7,7 +7,8 @@ from gymnasium.vector import AutoresetMode
 from tests.contract.policies import numpy_policy
 from tests.contract.replay import assert_same_fragment, leaves, pick
 from tests.contract.transports import TRANSPORTS, cluster_env
-from tests.contract.worlds import ENVS, Count
+from tests.environments.catalogue import ENVS
+from tests.environments.counting import Count
 
 NUM_ENVS = 5
 SEED = 123

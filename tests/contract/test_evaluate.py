@@ -9,7 +9,7 @@ from clusterenv import EveryNth
 from tests.contract.policies import change, distribution_of, numpy_policy
 from tests.contract.replay import Lives, assert_same_fragment
 from tests.contract.transports import TRANSPORTS, cluster_env
-from tests.contract.worlds import ENVS
+from tests.environments.catalogue import ENVS
 from tests.integration.polling import within
 
 NUM_ENVS = 5

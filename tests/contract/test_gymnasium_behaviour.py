@@ -14,8 +14,9 @@ from clusterenv import ClusterEnv
 from tests.contract.conftest import NUM_ENVS
 from tests.contract.transports import TRANSPORTS, cluster_env
 from tests.contract.twins import Twins
+from tests.environments.faults import FailingEnv
+from tests.environments.sampling import SpaceEnv
 from tests.equality import assert_same
-from tests.zoo import FailingEnv, SpaceEnv
 
 
 def test_it_is_a_vector_env(envs):

@@ -12,8 +12,10 @@ from gymnasium.vector.utils import batch_differing_spaces
 from clusterenv import ClusterEnv
 from tests.contract.transports import TRANSPORTS, cluster_env
 from tests.contract.twins import Twins
-from tests.spaces import ALL_SPACES
-from tests.zoo import CounterEnv, MisfitEnv, SpaceEnv
+from tests.environments.counting import CounterEnv
+from tests.environments.faults import MisfitEnv
+from tests.environments.sampling import SpaceEnv
+from tests.environments.spaces import ALL_SPACES
 
 DIFFERENT_BOUNDS = [Box(0.0, high, (4,)) for high in (1.0, 2.0, 3.0)]
 DIFFERENT_SHAPES = [Box(0.0, 1.0, (size,)) for size in (1, 2, 3)]

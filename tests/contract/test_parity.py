@@ -10,8 +10,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from tests.contract.transports import TRANSPORTS, cluster_env
 from tests.contract.twins import Twins
-from tests.spaces import ALL_SPACES
-from tests.zoo import CounterEnv, LooseEnv, SpaceEnv
+from tests.environments.counting import CounterEnv
+from tests.environments.faults import LooseEnv
+from tests.environments.sampling import SpaceEnv
+from tests.environments.spaces import ALL_SPACES
 
 GYMNASIUM_IDS = ["CartPole-v1", "LunarLander-v3", "FrozenLake-v1", "Blackjack-v1", "Pendulum-v1"]
 ENVS = (

@@ -12,9 +12,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.environments.sampling import INFO_KINDS, SpaceEnv
+from tests.environments.spaces import ALL_SPACES
 from tests.equality import assert_same
-from tests.spaces import ALL_SPACES
-from tests.zoo import INFO_KINDS, SpaceEnv
 
 NUM_ENVS = 5
 SEED = 30

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from clusterenv.errors import WorkerLostError
-from clusterenv.head.roster import restart_seed
+from tests import inside
 from tests.contract.policies import change, distribution_of, numpy_policy
 from tests.contract.replay import Life, Lives
 from tests.contract.transports import cluster_env
-from tests.contract.worlds import Count
-from tests.integration.envs import Troubled, Walk
+from tests.environments.counting import Count
+from tests.environments.troubles import Gate
+from tests.environments.walks import Troubled, Walk
 from tests.integration.polling import eventually, kill, within
-from tests.integration.troubles import Gate
 
 PROCESSES = ["shared_memory", "tcp"]
 NUM_ENVS = 5
@@ -65,7 +65,7 @@ def start_over(lives, incarnation=1):
     """The lost slots go on in a replacement's envs."""
     for slot in LOST:
         env = type(lives.by_slot[slot].env)(LENGTH)
-        lives.by_slot[slot] = Life(env, restart_seed(SEED, slot, incarnation))
+        lives.by_slot[slot] = Life(env, inside.restart_seed(SEED, slot, incarnation))
 
 
 def assert_log_probs(envs, weights, fragment):
@@ -86,11 +86,11 @@ def test_a_rollout_is_collected_again_for_the_slots_of_a_killed_worker(transport
             weights[number + 1] = change(policy, seed=number)
             rollout = envs.rollout(policy, 9)
             assert (rollout.versions == number + 1).all()
-            if envs._head.roster.members[1].incarnation == 1 and number == 1:
+            if inside.times_replaced(envs)[1] == 1 and number == 1:
                 start_over(lives)
             lives.assert_lived(rollout)
             assert_log_probs(envs, weights, rollout)
-        assert envs._head.roster.members[1].incarnation == 1
+        assert inside.times_replaced(envs)[1] == 1
 
 
 @pytest.mark.parametrize("transport", PROCESSES)
@@ -129,7 +129,7 @@ def assert_real(fragment):
 
 
 def has_been_replaced(envs):
-    return envs._head.roster.members[1].incarnation > 0
+    return inside.times_replaced(envs)[1] > 0
 
 
 def test_a_worker_that_dies_between_rollouts_is_replaced(envs):
@@ -138,7 +138,7 @@ def test_a_worker_that_dies_between_rollouts_is_replaced(envs):
     kill(envs.call("pid")[4])
     rollout = envs.rollout(policy, 7)
     for slot in LOST:
-        lives.by_slot[slot] = Life(Count(), restart_seed(SEED, slot, 1))
+        lives.by_slot[slot] = Life(Count(), inside.restart_seed(SEED, slot, 1))
     lives.assert_lived(rollout)
     lives.assert_lived(envs.rollout(policy, 7))
 

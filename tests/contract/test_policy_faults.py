@@ -17,8 +17,9 @@ from tests.contract.policies import change, numpy_policy
 from tests.contract.replay import Lives, leaves
 from tests.contract.torch_modules import Net, categorical
 from tests.contract.transports import TRANSPORTS, cluster_env
-from tests.contract.worlds import ENVS, Count
-from tests.zoo import SpaceEnv
+from tests.environments.catalogue import ENVS
+from tests.environments.counting import Count
+from tests.environments.sampling import SpaceEnv
 
 NUM_ENVS = 4
 SEED = 60

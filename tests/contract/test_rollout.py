@@ -14,7 +14,8 @@ from clusterenv.policies.numpy import NumpyPolicy
 from tests.contract.policies import numpy_policy, overwriting, value_of
 from tests.contract.replay import Lives, arrays_of, episodes_of, leaves, pick
 from tests.contract.transports import TRANSPORTS, cluster_env
-from tests.contract.worlds import ENVS, Count
+from tests.environments.catalogue import ENVS
+from tests.environments.counting import Count
 
 NUM_ENVS = 5
 SEED = 70

@@ -24,8 +24,9 @@ from clusterenv.adapters import stable_baselines3
 from clusterenv.adapters.stable_baselines3 import StableBaselines3VecEnv
 from clusterenv.backends.vector import VectorBackend
 from tests.contract.transports import TRANSPORTS
+from tests.environments.faults import FailingEnv, GateEnv, LooseEnv
+from tests.environments.sampling import SpaceEnv
 from tests.equality import assert_same
-from tests.zoo import FailingEnv, GateEnv, LooseEnv, SpaceEnv
 
 NUM_ENVS = 3
 

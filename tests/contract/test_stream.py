@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import inside
 from tests.contract.policies import change, distribution_of, numpy_policy
 from tests.contract.replay import Lives, arrays_of, assert_same_fragment, episodes_of
 from tests.contract.transports import TRANSPORTS, cluster_env
-from tests.contract.worlds import Count, Swell
+from tests.environments.counting import Count, Swell
+from tests.environments.faults import GateEnv
 from tests.integration.polling import eventually
-from tests.zoo import GateEnv
 
 NUM_ENVS = 5
 WORKERS = 2
@@ -103,7 +104,7 @@ def test_a_slow_learner_bounds_what_is_in_flight(envs, num_steps_of_envs, in_fli
     with closing(envs.stream(T, in_flight)) as stream:
         for _, expected in learn_slowly(stream, num_steps_of_envs, in_flight):
             assert num_steps_of_envs() == expected
-            assert len(envs._head.collector._parts) <= in_flight * WORKERS
+            assert inside.num_fragments_on_their_way(envs) <= in_flight * WORKERS
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

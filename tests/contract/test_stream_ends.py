@@ -13,7 +13,7 @@ from clusterenv.policies.numpy import NumpyPolicy
 from tests.contract.policies import numpy_policy
 from tests.contract.replay import Lives
 from tests.contract.transports import TRANSPORTS, cluster_env
-from tests.contract.worlds import Count
+from tests.environments.counting import Count
 
 NUM_ENVS = 5
 SEED = 40

@@ -13,7 +13,8 @@ from tests.contract import torch_modules as modules
 from tests.contract.replay import Lives
 from tests.contract.torch_modules import Net
 from tests.contract.transports import TRANSPORTS, cluster_env
-from tests.contract.worlds import ENVS, Count
+from tests.environments.catalogue import ENVS
+from tests.environments.counting import Count
 
 NUM_ENVS = 4
 SEED = 5

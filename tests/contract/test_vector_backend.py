@@ -10,9 +10,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from clusterenv.backends.vector import VectorBackend
 from tests.contract.transports import TRANSPORTS, cluster_env
 from tests.contract.twins import Twins
+from tests.environments.sampling import INFO_KINDS, SpaceEnv
+from tests.environments.spaces import ALL_SPACES
 from tests.equality import assert_same
-from tests.spaces import ALL_SPACES
-from tests.zoo import INFO_KINDS, SpaceEnv
 
 # The dtype of a "mixed" info depends on which slots share a VectorEnv.
 KINDS = tuple(kind for kind in INFO_KINDS if kind != "mixed")

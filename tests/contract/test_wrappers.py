@@ -18,9 +18,9 @@ from gymnasium.wrappers.vector import (
 
 from tests.contract.transports import TRANSPORTS, cluster_env
 from tests.contract.twins import Twins
+from tests.environments.sampling import SpaceEnv
+from tests.environments.spaces import ALL_SPACES
 from tests.equality import assert_same
-from tests.spaces import ALL_SPACES
-from tests.zoo import SpaceEnv
 
 NEXT_STEP, SAME_STEP, _ = AutoresetMode
 A_MODE_FOR_EACH_TRANSPORT = list(zip(cycle(AutoresetMode), TRANSPORTS))

@@ -4,8 +4,9 @@ import pytest
 
 from clusterenv import ClusterEnv, Limits
 from clusterenv.launchers.ssh import SshLauncher
+from tests.engines.checked_runs import LEASE_S
 from tests.engines.harness import Hosts, RayCluster, SlurmCluster, SshHosts, why_not_here
-from tests.engines.walks import LEASE_S, Placed
+from tests.environments.walks import Placed
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,9 @@ import pytest
 
 from clusterenv import ClusterEnv, Limits, Network
 from tests.engines.attaching import HandStarted, Joined
-from tests.engines.walks import Placed, Replay
+from tests.engines.checked_runs import Replay
+from tests.environments.walks import Placed
+from tests.inside import head_address
 
 LEASE_S = 4.0
 
@@ -23,10 +25,6 @@ def free_port():
         return one.getsockname()[1]
 
 
-def address_of(envs):
-    return envs._head.crew._socket.address
-
-
 def bracketed(address6):
     """An address of IPv6 as it is in a URL, in its shortest form."""
     return f"[{ipaddress.ip_address(address6)}]"
@@ -36,7 +34,7 @@ def assert_works(launcher, host, listens_at, **kwargs):
     with ClusterEnv(
         [Placed] * 2, num_workers=1, launcher=launcher, limits=Limits(lease_s=LEASE_S), **kwargs
     ) as e:
-        assert address_of(e).startswith(f"tcp://{listens_at}:")
+        assert head_address(e).startswith(f"tcp://{listens_at}:")
         assert e.call("host") == (host.name,) * 2
         Replay(e).rollout()
     assert launcher.joined[0].wait() == 0
@@ -66,7 +64,7 @@ def test_loopback_of_ipv6_works_for_local_workers():
             network=Network(interface="::1"),
             shared_memory=shared_memory,
         ) as envs:
-            assert address_of(envs).startswith("tcp://[::1]:")
+            assert head_address(envs).startswith("tcp://[::1]:")
             Replay(envs).rollout()
 
 

@@ -12,9 +12,11 @@ import zmq
 
 from clusterenv import ClusterEnv, Limits
 from clusterenv.wire.invitation import Invitation
+from tests import inside
 from tests.engines import parity
 from tests.engines.attaching import HandStarted, Joined
-from tests.engines.walks import Placed, Replay, gone, workers_on
+from tests.engines.checked_runs import Replay, gone, workers_on
+from tests.environments.walks import Placed
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually, is_alive, kill, within
 
@@ -77,14 +79,14 @@ def test_a_run_waits_for_workers_that_come_late(hosts, key_file):
 def test_a_spare_takes_over_and_who_crashed_is_the_next_spare(hosts, cluster):
     envs, launcher = cluster("h1", "h2")
     launcher.join(hosts["h3"])
-    assert eventually(lambda: len(envs._head.crew._enrolment.spares) == 1)
+    assert eventually(lambda: inside.num_spares(envs) == 1)
     replay = Replay(envs)
     replay.rollout()
     lost = envs.call("host").index("h2")
     kill(workers_on(hosts["h2"])[-1])
     replay.rollout_until(lambda: lost in replay.restarted)
     assert set(envs.call("host")) == {"h1", "h3"}
-    assert eventually(lambda: len(envs._head.crew._enrolment.spares) == 1)
+    assert eventually(lambda: inside.num_spares(envs) == 1)
     kill(workers_on(hosts["h3"])[-1])
     replay.rollout_until(lambda: replay.times_restarted(lost) == 2)
     assert set(envs.call("host")) == {"h1", "h2"}
@@ -116,7 +118,7 @@ def mend_when_fenced(hosts, pid):
 def test_a_worker_that_is_told_to_leave_hands_its_slots_to_a_spare(hosts, cluster):
     envs, launcher = cluster("h1", "h2", limits=Limits(lease_s=LEASE_S, max_restarts_per_minute=0))
     launcher.join(hosts["h3"])
-    assert eventually(lambda: len(envs._head.crew._enrolment.spares) == 1)
+    assert eventually(lambda: inside.num_spares(envs) == 1)
     replay = Replay(envs)
     leaver = launcher.joined[1]
     os.kill(leaver.process.pid, signal.SIGTERM)
@@ -128,7 +130,7 @@ def test_a_worker_that_is_told_to_leave_hands_its_slots_to_a_spare(hosts, cluste
 def test_a_worker_ends_with_the_process_that_somebody_started(hosts, cluster):
     envs, launcher = cluster("h1", "h2")
     worker, spare = launcher.joined[0], launcher.join(hosts["h3"])
-    assert eventually(lambda: len(envs._head.crew._enrolment.spares) == 1)
+    assert eventually(lambda: inside.num_spares(envs) == 1)
     pids = worker.workers + spare.workers
     assert len(pids) == 2
     for joined in (worker, spare):

@@ -12,10 +12,11 @@ from clusterenv import ClusterEnv, Limits
 from clusterenv.errors import StartupError, WorkerLostError
 from clusterenv.launchers.ray import RayLauncher
 from tests.engines import parity
-from tests.engines.walks import Placed, Replay, gone, workers_on
+from tests.engines.checked_runs import Replay, gone, workers_on
+from tests.environments.vectors import actions_for
+from tests.environments.walks import Placed
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually, kill
-from tests.integration.vectors import actions_for
 
 NUM_ENVS = 6
 SLACK_S = 5.0
@@ -134,7 +135,7 @@ def test_a_connection_that_the_script_made_is_used_and_kept(cluster, ray_cluster
 
 HEAD = """
 from clusterenv.launchers.ray import RayLauncher
-from tests.engines.walks import Placed
+from tests.environments.walks import Placed
 envs = ClusterEnv([Placed] * 6, num_workers=3, launcher=RayLauncher({address!r}))
 envs.reset(seed=0)
 envs.step(np.zeros((6, 2)))

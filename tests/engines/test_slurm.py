@@ -10,10 +10,11 @@ import pytest
 
 from clusterenv import ClusterEnv, Limits, StartupError
 from clusterenv.launchers.slurm import SlurmLauncher
+from tests import inside
 from tests.contract import test_parity, transports
-from tests.contract.worlds import Count
 from tests.engines.harness.runs import ROOT
 from tests.engines.slurm_runs import WHOLE_NODE, processes_on, whole_allocation
+from tests.environments.counting import Count
 from tests.integration.polling import eventually
 
 PARITY = [
@@ -47,7 +48,7 @@ def test_the_parity_contract_holds_with_steps_of_an_allocation(slurm, monkeypatc
 def test_workers_of_one_job_share_a_node_and_leave_nothing(slurm):
     launcher = SlurmLauncher(workers_per_job=2, cpus_per_worker=2, mem_per_worker="50M")
     with ClusterEnv(Count, 4, 4, launcher=launcher) as envs:
-        assert not envs._head.crew.shares_memory
+        assert not inside.shares_memory(envs)
         assert len(slurm.jobs()) == 2
         assert [len(processes_on(slurm, node)) for node in slurm.nodes] == [2, 2, 0, 0]
         envs.reset(seed=0)
@@ -57,14 +58,14 @@ def test_workers_of_one_job_share_a_node_and_leave_nothing(slurm):
 
 def test_logs_are_kept_where_the_user_wants_them(tmp_path):
     with ClusterEnv(Noisy, 2, 2, launcher=SlurmLauncher(log_dir=tmp_path / "logs")) as envs:
-        assert "built in worker" in envs._head.crew._launcher.logs("worker-1.0")
+        assert "built in worker" in inside.logs_of(envs, "worker-1.0")
     assert "built in worker" in (tmp_path / "logs" / "worker-0.0.log").read_text()
 
 
 def test_default_logs_are_shown_and_leave_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     with ClusterEnv(Noisy, 1, 1, launcher=SlurmLauncher()) as envs:
-        assert "built in worker" in envs._head.crew._launcher.logs("worker-0.0")
+        assert "built in worker" in inside.logs_of(envs, "worker-0.0")
     assert list((tmp_path / ".cache" / "clusterenv").iterdir()) == []
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from clusterenv import ClusterEnv, Limits, WorkerLostError
 from clusterenv.launchers.slurm import SlurmLauncher
+from tests import inside
 from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
-from tests.contract.worlds import Count
 from tests.engines.slurm_runs import WHOLE_NODE, processes_on, whole_allocation
+from tests.environments.counting import Count
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually, is_alive, kill
 
@@ -33,8 +34,8 @@ class Run:
         self.followed = Followed(envs, Count, SEED)
 
     @property
-    def members(self):
-        return self.envs._head.roster.members
+    def times_replaced(self):
+        return inside.times_replaced(self.envs)
 
     def rollout(self, times=1):
         for _ in range(times):
@@ -75,7 +76,7 @@ def test_a_killed_task_is_replaced(slurm):
         kill(run.envs.call("pid")[4])
         run.rollout(3)
         assert run.followed.restarts == 2
-        assert [member.incarnation for member in run.members] == [0, 1]
+        assert run.times_replaced == [0, 1]
     assert eventually(lambda: not slurm.jobs())
 
 
@@ -106,7 +107,7 @@ def test_a_worker_whose_slurmd_is_killed_goes_on_until_slurm_gives_its_node_up(s
         slurm.kill_slurmd(node)
         run.rollout(3)
         assert run.followed.restarts == 0
-        run.rollout_until(lambda: run.members[1].incarnation == 1, 60.0)
+        run.rollout_until(lambda: run.times_replaced[1] == 1, 60.0)
         run.rollout(2)
         assert run.followed.restarts == 2
         # Slurm cannot end it any more; without the head it ends itself.
@@ -125,7 +126,7 @@ def test_a_worker_on_a_node_that_is_cut_off_is_replaced_and_ends_by_its_lease(sl
         slurm.mend(node)
         run.rollout(3)
         assert run.followed.restarts == 2
-        assert [member.incarnation for member in run.members] == [0, 1]
+        assert run.times_replaced == [0, 1]
 
 
 def test_a_link_that_is_cut_for_less_than_the_lease_is_no_loss(slurm):
@@ -135,34 +136,34 @@ def test_a_link_that_is_cut_for_less_than_the_lease_is_no_loss(slurm):
         time.sleep(0.3)
         slurm.mend(node)
         run.rollout(3)
-        assert [member.incarnation for member in run.members] == [0, 0]
+        assert run.times_replaced == [0, 0]
 
 
 def test_workers_hand_over_before_their_time_limit(slurm, caplog):
     with running(time_limit=1) as run:
-        run.rollout_until(lambda: all(m.incarnation for m in run.members), 60.0)
+        run.rollout_until(lambda: all(run.times_replaced), 60.0)
         run.rollout(2)
         assert run.followed.restarts == NUM_ENVS
         # In order: it costs nothing of the budget.
-        assert [len(member.restarts) for member in run.members] == [0, 0]
+        assert inside.restarts_that_count(run.envs) == [0, 0]
 
 
 def test_a_run_starts_without_the_workers_that_wait(slurm, caplog):
     with running(num_workers=5, min_workers=2) as run:
-        assert len(run.envs.roster.staffed) == 4
+        assert len(inside.slots_by_worker(run.envs)) == 4
         run.rollout_until(lambda: "PENDING (Resources)" in caplog.text, 20.0)
         kill(run.envs.call("pid")[0])
         # The node that it leaves is for whoever waits, and then for its replacement.
-        run.rollout_until(lambda: len(run.envs.roster.staffed) == 4, 20.0)
+        run.rollout_until(lambda: len(inside.slots_by_worker(run.envs)) == 4, 20.0)
         run.rollout(3)
 
 
 def test_a_run_goes_on_while_the_controller_is_away(slurm):
     with running() as run:
         slurm.stop_controller()
-        asked = run.envs._head.crew.watch.status
-        run.rollout_until(lambda: run.envs._head.crew.watch.status is not asked, 60.0)
-        assert [member.incarnation for member in run.members] == [0, 0]
+        asked = inside.last_status(run.envs)
+        run.rollout_until(lambda: inside.last_status(run.envs) is not asked, 60.0)
+        assert run.times_replaced == [0, 0]
         slurm.start_controller()
         kill(run.envs.call("pid")[4])
         run.rollout(2)
@@ -174,10 +175,10 @@ def test_preempted_workers_hand_over(slurm):
         node = node_of(slurm, run.envs.call("pid")[4])
         urgent = ["sbatch", "-p", "urgent", "-w", node, "--exclusive", "-o", "/dev/null"]
         slurm.run([*urgent, "--wrap", "sleep 30"])
-        run.rollout_until(lambda: run.members[1].incarnation, 30.0)
+        run.rollout_until(lambda: run.times_replaced[1], 30.0)
         run.rollout(2)
         assert run.followed.restarts == 2
-        assert [len(member.restarts) for member in run.members] == [0, 0]
+        assert inside.restarts_that_count(run.envs) == [0, 0]
         assert node_of(slurm, run.envs.call("pid")[4]) != node
 
 
@@ -198,7 +199,7 @@ def test_a_step_that_stands_still_is_ended(slurm, monkeypatch):
 
 HEAD = """
 from clusterenv.launchers.slurm import SlurmLauncher
-from tests.contract.worlds import Count
+from tests.environments.counting import Count
 envs = ClusterEnv(Count, 4, 2, launcher=SlurmLauncher({options}), limits=Limits(lease_s=4.0))
 envs.reset(seed=0)
 open(SIGN, "w").close()

@@ -13,9 +13,9 @@ import pytest
 from clusterenv import ClusterEnv, Limits, Network
 from clusterenv.errors import StartupError
 from tests.engines import parity
-from tests.engines.walks import LEASE_S, Placed, gone
-from tests.integration.envs import Troubled
-from tests.integration.vectors import actions_for
+from tests.engines.checked_runs import LEASE_S, gone
+from tests.environments.vectors import actions_for
+from tests.environments.walks import Placed, Troubled
 
 SLACK_S = 3.0
 NUM_ENVS = 4

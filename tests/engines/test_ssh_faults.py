@@ -9,10 +9,10 @@ import pytest
 
 from clusterenv import Limits
 from clusterenv.errors import WorkerLostError
-from tests.engines.walks import LEASE_S, Replay, gone, workers_on
+from tests.engines.checked_runs import LEASE_S, Replay, gone, workers_on
+from tests.environments.vectors import actions_for
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually, is_alive, kill
-from tests.integration.vectors import actions_for
 
 # A tick of the worker's lifeline and a busy machine.
 SLACK_S = 3.0

@@ -18,9 +18,9 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from clusterenv import ClusterEnv, Limits
 from tests.equality import assert_same
-from tests.integration import troubles
-from tests.integration.envs import Heavy, Troubled, Walk
-from tests.integration.troubles import Gate
+from tests.environments import troubles
+from tests.environments.walks import Heavy, Troubled, Walk
+from tests.environments.troubles import Gate
 SIGN = sys.argv[1]
 # Who runs the tests in the background may have switched Ctrl-C off for all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

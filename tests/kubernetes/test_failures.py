@@ -6,7 +6,7 @@ import json
 import pytest
 
 from clusterenv import ClusterEnv, Limits, StartupError
-from tests.contract.worlds import Count
+from tests.environments.counting import Count
 from tests.integration.polling import eventually
 from tests.kubernetes.kubelet import NO_IMAGE
 

@@ -7,10 +7,12 @@ import pytest
 
 from clusterenv import ClusterEnv, Limits, WorkerLostError
 from clusterenv.launchers.kubernetes_api import KubernetesApi
-from tests.engines.walks import Placed, Replay
+from tests import inside
+from tests.engines.checked_runs import Replay
+from tests.environments.vectors import actions_for
+from tests.environments.walks import Placed
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually, kill
-from tests.integration.vectors import actions_for
 
 LEASE_S = 6.0
 pytestmark = [pytest.mark.usefixtures("kubelet"), pytest.mark.timeout(300)]
@@ -75,7 +77,7 @@ def test_how_a_pod_ended_is_told(namespace, kubelet):
     ) as envs:
         envs.reset(seed=0)
         *_, victim = envs.call("host")
-        assert eventually(lambda: all(envs._head.crew._launcher._run._crowd._pod_by_worker), 20.0)
+        assert eventually(lambda: inside.knows_all_pods(envs), 20.0)
         kubelet.oom.add(victim)
         kill(kubelet.process_of(victim))
         with pytest.raises(WorkerLostError, match=rf"pod {victim} on node .* ended: OOMKilled"):

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from clusterenv import ClusterEnv, Limits
+from tests import inside
 from tests.engines import parity
-from tests.engines.walks import Placed, Replay
+from tests.engines.checked_runs import Replay
+from tests.environments.walks import Placed
 from tests.integration.polling import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +63,7 @@ def test_while_it_runs_there_is_a_job_a_secret_and_a_pod_per_worker(namespace, k
         seen += subprocess.check_output(["ps", "-eww", "-o", "args"], text=True)
         assert "enrolled as worker-1.0" in seen
         assert ticket["secret_key"] not in seen
-        assert "enrolled as worker-0.0" in envs._head.crew._launcher.logs("worker-0.0")
+        assert "enrolled as worker-0.0" in inside.logs_of(envs, "worker-0.0")
     assert eventually(namespace.is_empty, 60.0)
 
 

@@ -6,8 +6,8 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import SyncVectorEnv
 
 from clusterenv import ClusterEnv, Limits, RemoteError
+from tests.environments.sampling import SpaceEnv
 from tests.equality import assert_same
-from tests.zoo import SpaceEnv
 
 ONE_LEAF = {
     "dict": Dict(a=Box(-1.0, 1.0, (2,))),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from clusterenv.plain.spaces import join_leaves, leaves_of, space_from_plain, space_to_plain
 from clusterenv.plain.values import pack, unpack
+from tests.environments.spaces import ALL_SPACES, CardSpace, UnitBox
 from tests.equality import assert_same
-from tests.spaces import ALL_SPACES, CardSpace, UnitBox
 from tests.unit.images import image_of
 
 # Known to Gymnasium, but not in every test's list.

@@ -16,9 +16,11 @@ from clusterenv.wire.codec import read_arrays
 from clusterenv.worker.rows import FrameRows, Landing
 from clusterenv.worker.stepper import EnvStepper, UserCodeError
 from clusterenv.worker.vector_stepper import VectorStepper, split_infos
+from tests.environments.counting import CounterEnv
+from tests.environments.faults import FailingEnv, LooseEnv
+from tests.environments.sampling import SpaceEnv
+from tests.environments.spaces import ALL_SPACES
 from tests.equality import assert_same
-from tests.spaces import ALL_SPACES
-from tests.zoo import CounterEnv, FailingEnv, LooseEnv, SpaceEnv
 
 MODES = list(AutoresetMode)
 every_mode = pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)

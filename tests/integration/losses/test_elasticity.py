@@ -1,0 +1,296 @@
+"""Workers come late, stay away and leave: all slots are served, and every row is real."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+from clusterenv import ClusterEnv, Limits
+from clusterenv.errors import StartupError, WorkerLostError
+from clusterenv.launchers.local import LocalLauncher
+from tests import inside
+from tests.contract.following import Followed
+from tests.contract.policies import numpy_policy
+from tests.contract.replay import Life, Lives
+from tests.environments.counting import Count
+from tests.integration.polling import eventually, kill
+
+NUM_ENVS = 6
+SEED = 5
+
+
+class Tardy(LocalLauncher):
+    """Starts a worker only once its place has been let go."""
+
+    def __init__(self, *late):
+        super().__init__()
+        self._late, self._held_back = set(late), []
+        self._lock = threading.Lock()
+
+    def start(self, orders):
+        with self._lock:
+            late = [order for order in orders if order.worker.rpartition(".")[0] in self._late]
+            self._held_back += late
+            super().start([order for order in orders if order not in late])
+
+    def hold_back(self, place):
+        self._late.add(place)
+
+    def let_go(self):
+        with self._lock:
+            self._late.clear()
+            super().start(self._held_back)
+            self._held_back = []
+
+
+def make(launcher, shared_memory=True, min_workers=2, **limits):
+    return ClusterEnv(
+        Count,
+        NUM_ENVS,
+        3,
+        min_workers=min_workers,
+        launcher=launcher,
+        shared_memory=shared_memory,
+        limits=Limits(**{"restart_timeout_s": 1.0, **limits}),
+    )
+
+
+def arrive(envs):
+    assert eventually(lambda: inside.all_are_here(envs))
+
+
+def assert_parity(envs, steps=20):
+    """Fail unless `envs` does what SyncVectorEnv does."""
+    expected = SyncVectorEnv([Count] * NUM_ENVS)
+    envs.action_space.seed(1)
+    assert np.array_equal(envs.reset(seed=SEED)[0], expected.reset(seed=SEED)[0])
+    for _ in range(steps):
+        actions = envs.action_space.sample()
+        for left, right in zip(envs.step(actions)[:4], expected.step(actions)[:4], strict=True):
+            assert np.array_equal(left, right)
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_a_run_starts_with_min_workers_and_lets_the_others_in(shared_memory):
+    launcher = Tardy("worker-1")
+    with make(launcher, shared_memory) as envs:
+        assert inside.slots_by_worker(envs) == {"worker-0.0": (0, 1, 2), "worker-2.0": (3, 4, 5)}
+        assert_parity(envs)
+        launcher.let_go()
+        arrive(envs)
+        assert_parity(envs)
+        assert inside.slots_by_worker(envs) == {
+            "worker-0.0": (0, 1),
+            "worker-1.0": (2, 3),
+            "worker-2.0": (4, 5),
+        }
+
+
+def test_a_worker_that_comes_between_rollouts_takes_part_in_the_next():
+    launcher = Tardy("worker-1")
+    with make(launcher) as envs:
+        envs.reset(seed=SEED)
+        policy, lives = numpy_policy(envs), Lives(Count, NUM_ENVS, SEED)
+        lives.assert_lived(envs.rollout(policy, 7))
+        launcher.let_go()
+        arrive(envs)
+        rollout = envs.rollout(policy, 7)
+        assert len(inside.slots_by_worker(envs)) == 3
+        for slot in range(NUM_ENVS):
+            lives.by_slot[slot] = Life(Count(), inside.restart_seed(SEED, slot, 1))
+        lives.assert_lived(rollout)
+        lives.assert_lived(envs.rollout(policy, 7))
+
+
+def test_a_worker_that_comes_during_a_stream_takes_part_in_it():
+    launcher = Tardy("worker-1")
+    with make(launcher) as envs:
+        envs.reset(seed=SEED)
+        envs.publish(numpy_policy(envs))
+        stream = envs.stream(7)
+        for _ in range(4):
+            assert next(stream).slots.shape == (3,)
+        launcher.let_go()
+        arrive(envs)
+        assert eventually(lambda: next(stream).slots.tolist() == [2, 3])
+        seen = dict.fromkeys(range(NUM_ENVS), 0)
+        # Those of the old deal are over; the first of a new one begins a new life.
+        while min(seen.values()) < 3:
+            fragment = next(stream)
+            assert len(fragment.slots) == 2
+            ages = fragment.observations[:-1, :, 1]
+            assert np.array_equal(fragment.next_observations[..., 1], ages + 1)
+            for slot in fragment.slots.tolist():
+                seen[slot] += 1
+        stream.close()
+
+
+def lose_for_good(envs, launcher):
+    """Kill the second of three workers; nobody comes in its place."""
+    launcher.hold_back("worker-1")
+    kill(envs.call("pid")[2])
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_steps_go_on_without_a_worker_that_cannot_be_replaced(shared_memory):
+    launcher = Tardy()
+    with make(launcher, shared_memory) as envs:
+        envs.reset(seed=SEED)
+        lose_for_good(envs, launcher)
+        lost = np.zeros(NUM_ENVS, int)
+        for _ in range(30):
+            *_, truncated, infos = envs.step(envs.action_space.sample())
+            now = infos.get("env_lost", np.zeros(NUM_ENVS, bool))
+            assert (truncated | ~now).all()
+            lost += now
+        assert len(inside.slots_by_worker(envs)) == 2
+        assert lost[[2, 3]].min() >= 1
+        # Those that had to move are told so, too.
+        assert lost.max() <= 2
+        launcher.let_go()
+        arrive(envs)
+        assert_parity(envs)
+        assert len(inside.slots_by_worker(envs)) == 3
+
+
+def test_rollouts_go_on_without_a_worker_that_cannot_be_replaced():
+    launcher = Tardy()
+    with make(launcher) as envs:
+        envs.reset(seed=SEED)
+        policy = numpy_policy(envs)
+        envs.rollout(policy, 7)
+        lose_for_good(envs, launcher)
+        rollout = envs.rollout(policy, 7)
+        assert len(inside.slots_by_worker(envs)) == 2
+        assert rollout.rewards.shape == (7, NUM_ENVS)
+        for _ in range(2):
+            ages = rollout.observations[:-1, :, 1]
+            assert np.array_equal(rollout.next_observations[..., 1], ages + 1)
+            rollout = envs.rollout(policy, 7)
+
+
+def test_slots_that_stay_where_they_are_go_on_without_a_gap():
+    launcher = Tardy()
+    options = {"min_workers": 2, "limits": Limits(restart_timeout_s=1.0)}
+    with ClusterEnv(Count, 5, 4, launcher=launcher, **options) as envs:
+        envs.reset(seed=SEED)
+        policy, followed = numpy_policy(envs), Followed(envs, Count, SEED)
+        followed.check(envs.rollout(policy, 7))
+        launcher.hold_back("worker-0")
+        kill(envs.call("pid")[0])
+        for _ in range(3):
+            followed.check(envs.rollout(policy, 7))
+        assert inside.slots_by_worker(envs) == {
+            "worker-1.0": (0, 1),
+            "worker-2.0": (2, 3),
+            "worker-3.0": (4,),
+        }
+
+
+def test_a_stream_goes_on_without_a_worker_that_cannot_be_replaced():
+    launcher = Tardy()
+    with make(launcher) as envs:
+        envs.reset(seed=SEED)
+        envs.publish(numpy_policy(envs))
+        pid = envs.call("pid")[2]
+        stream = envs.stream(7)
+        next(stream)
+        launcher.hold_back("worker-1")
+        kill(pid)
+        assert eventually(lambda: len(next(stream).slots) == 3)
+        seen = {tuple(next(stream).slots.tolist()) for _ in range(12)}
+        assert {(0, 1, 2), (3, 4, 5)} <= seen
+        stream.close()
+
+
+class SlowToReset(Count):
+    def reset(self, *, seed=None, options=None):
+        if options:
+            time.sleep(options["seconds"])
+        return super().reset(seed=seed, options=options)
+
+
+def test_a_reset_that_all_were_busy_with_is_dealt_out_again_when_one_stays_away():
+    launcher = Tardy()
+    options = {"min_workers": 2, "limits": Limits(restart_timeout_s=1.5)}
+    with ClusterEnv(SlowToReset, NUM_ENVS, 3, launcher=launcher, **options) as envs:
+        pid = envs.call("pid")[2]
+        launcher.hold_back("worker-1")
+        envs.reset_async(seed=SEED, options={"seconds": 1.0})
+        kill(pid)
+        observations, _ = envs.reset_wait()
+        assert set(inside.slots_by_worker(envs)) == {"worker-0.0", "worker-2.0"}
+        expected, _ = SyncVectorEnv([Count] * NUM_ENVS).reset(seed=SEED)
+        assert np.array_equal(observations, expected)
+
+
+def test_with_too_few_workers_the_run_ends_with_the_reason():
+    launcher = Tardy()
+    with make(launcher, min_workers=3, max_restarts_per_minute=1) as envs:
+        envs.reset(seed=SEED)
+        lose_for_good(envs, launcher)
+        with pytest.raises(WorkerLostError, match="not ready within restart_timeout_s=1"):
+            for _ in range(10):
+                envs.step(envs.action_space.sample())
+
+
+class FailsAtFirst(LocalLauncher):
+    """Its second worker never gets as far as to say Hello."""
+
+    def command(self, worker):
+        return ["false"] if worker == "worker-1.0" else super().command(worker)
+
+
+def test_a_worker_that_fails_at_the_start_is_done_without():
+    with make(FailsAtFirst()) as envs:
+        assert set(inside.slots_by_worker(envs)) == {"worker-0.0", "worker-2.0"}
+        assert_parity(envs)
+
+
+class Straggles(Tardy, FailsAtFirst):
+    """One fails at once and one comes late: at first only one of three is there."""
+
+
+def test_a_worker_that_fails_does_not_count_as_one_that_is_there():
+    with pytest.raises(StartupError, match=r"[01] of 3 workers built their envs"):
+        make(Straggles("worker-2"), startup_timeout_s=6.0)
+
+
+def test_a_worker_that_fails_at_the_start_is_named_where_all_are_needed():
+    with pytest.raises(StartupError, match=r"worker-1\.0 was lost: exit code 1"):
+        make(FailsAtFirst(), min_workers=3)
+
+
+def test_fewer_than_min_workers_do_not_start():
+    with pytest.raises(StartupError, match=r"[01] of 3 workers built their envs"):
+        make(Tardy("worker-1", "worker-2"), startup_timeout_s=3.0)
+
+
+def test_a_worker_that_has_to_leave_hands_its_slots_over():
+    # No budget: an orderly end costs none of it.
+    with make(LocalLauncher(), max_restarts_per_minute=0, restart_timeout_s=30.0) as envs:
+        envs.reset(seed=SEED)
+        envs.step(envs.action_space.sample())
+        pids = envs.call("pid")
+        os.kill(pids[2], signal.SIGTERM)
+        lost = np.zeros(NUM_ENVS, int)
+        assert eventually(lambda: _step_and_count(envs, lost))
+        assert lost.tolist() == [0, 0, 1, 1, 0, 0]
+        after = envs.call("pid")
+        assert [pid in pids for pid in after] == [True, True, False, False, True, True]
+
+
+def _step_and_count(envs, lost):
+    infos = envs.step(envs.action_space.sample())[4]
+    lost += infos.get("env_lost", np.zeros(NUM_ENVS, bool))
+    return lost.any() and "env_lost" not in infos
+
+
+@pytest.mark.parametrize("min_workers", [0, 4])
+def test_min_workers_must_be_possible(min_workers):
+    with pytest.raises(ValueError, match=f"min_workers={min_workers} must be between 1 and"):
+        make(LocalLauncher(), min_workers=min_workers)

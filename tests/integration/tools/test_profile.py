@@ -1,0 +1,194 @@
+"""What a run is told about its own time is true, and costs nothing where nobody asks."""
+
+import os
+import subprocess
+import sys
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from clusterenv import ClusterEnv
+from clusterenv.cli.bench_policy import bench_policy
+from clusterenv.policies.numpy import NumpyPolicy
+from clusterenv.profile import shares
+from tests import inside
+from tests.integration.heads import ROOT
+
+
+class Sleepy(gymnasium.Env):
+    observation_space = Box(-1, 1, (3,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, seconds=0.0):
+        self._seconds = seconds
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        time.sleep(self._seconds)
+        return np.zeros(3, np.float32), 0.0, False, False, {}
+
+
+class SlowPolicy(NumpyPolicy):
+    def act(self, observations, state, rng):
+        time.sleep(0.01)
+        return super().act(observations, state, rng)
+
+
+def policy(kind=NumpyPolicy):
+    made = bench_policy(Sleepy.observation_space, Sleepy.action_space, 4)
+    return kind(made._distribution, made.weights())
+
+
+def sleepy(*seconds):
+    return [lambda s=s: Sleepy(s) for s in seconds]
+
+
+def largest(result):
+    share = shares(result)
+    return max(share, key=share.get)
+
+
+def profiled(envs, body):
+    envs.reset(seed=0)
+    body(1)
+    with envs.profile() as profile:
+        body(20)
+    return profile.result
+
+
+@pytest.fixture(params=[True, False], ids=["shared_memory", "tcp"])
+def memory(request):
+    return request.param
+
+
+def test_slow_envs_are_seen(memory):
+    with ClusterEnv(sleepy(0.01, 0.01), num_workers=2, shared_memory=memory) as envs:
+        actions = np.zeros(2, np.int64)
+        result = profiled(envs, lambda n: [envs.step(actions) for _ in range(n)])
+        assert largest(result) == "env"
+        assert result.steps == 40
+        assert "step" in result.calls
+        # Nothing is left that would cost time.
+        assert not {"step", "reset", "rollout", "stream"} & set(vars(envs))
+        assert not inside.is_clocked(envs)
+        envs.step(actions)
+
+
+@pytest.mark.parametrize("may_spin", [True, False])
+def test_the_head_waits_for_partial_batches(memory, may_spin):
+    with ClusterEnv(sleepy(0.01, 0.01), shared_memory=memory, batch_size=1) as envs:
+        inside.let_spin(envs, may_spin)
+        with envs.profile() as profile:
+            envs.async_reset(seed=0)
+            for _ in range(20):
+                *_, info = envs.recv()
+                envs.send(np.zeros(1, np.int64), info["env_id"])
+        seconds = profile.result.head
+        assert seconds["wait"] > 0.05
+        assert seconds["wait"] > seconds["head"]
+
+
+def test_a_slow_learner_is_seen():
+    with ClusterEnv(sleepy(0, 0), num_workers=2) as envs:
+        acting = policy()
+        result = profiled(
+            envs, lambda n: [(envs.rollout(acting, 2), time.sleep(0.05)) for _ in range(n)]
+        )
+        assert largest(result) == "learner"
+        assert result.head["learner"] > 0.9
+
+
+def test_a_slow_worker_is_seen_as_waiting_for_it():
+    with ClusterEnv(sleepy(0, 0, 0, 0.02), num_workers=4) as envs:
+        acting = policy()
+        result = profiled(envs, lambda n: [envs.rollout(acting, 2) for _ in range(n)])
+        assert len(result.workers) == 4
+        # Three of four wait nearly all of the time.
+        assert largest(result) == "wait"
+        assert shares(result)["env"] < 0.45
+
+
+def test_a_slow_policy_is_seen_on_the_workers_and_in_a_stream():
+    with ClusterEnv(sleepy(0, 0), num_workers=2) as envs:
+        acting = policy(SlowPolicy)
+
+        def stream(number):
+            envs.reset()
+            envs.publish(acting)
+            for count, _ in enumerate(envs.stream(2), 1):
+                if count >= number:
+                    break
+
+        result = profiled(envs, stream)
+        assert "stream" in result.calls
+        assert largest(result) == "inference"
+
+
+def test_a_worker_that_was_replaced_does_not_count():
+    with ClusterEnv(sleepy(0, 0), num_workers=2) as envs:
+        envs.reset()
+        with envs.profile() as profile:
+            for number in range(5):
+                if number == 2:
+                    os.kill(inside.worker_pid(envs, "worker-1.0"), 9)
+                envs.step(np.zeros(2, np.int64))
+        assert len(profile.result.workers) == 1
+
+
+def test_an_error_within_leaves_no_profile_and_no_timers():
+    with ClusterEnv(sleepy(0), num_workers=1) as envs:
+        envs.reset()
+        with pytest.raises(ZeroDivisionError), envs.profile() as profile:
+            raise ZeroDivisionError
+        assert profile.result is None
+        assert str(profile) == "still running"
+        assert "step" not in vars(envs)
+        envs.step(np.zeros(1, np.int64))
+
+
+def clusterenv(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "clusterenv", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        timeout=100,
+    )
+
+
+def test_bench_of_an_env_compares_layouts():
+    arguments = ["--num-envs", "4", "--num-workers", "2", "--seconds", "0.5", "--learner-ms", "1"]
+    done = clusterenv("bench", "CartPole-v1", *arguments)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "4 envs on 2 workers" in lines[0]
+    assert [line.split()[0] for line in lines[2:5]] == ["step", "rollout", "stream"]
+    assert lines[5].startswith("-> take ")
+
+
+@pytest.mark.parametrize("ending", ["envs.close()", ""], ids=["close", "no close"])
+def test_bench_of_a_script_tells_at_its_end(tmp_path, ending):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nfrom clusterenv import ClusterEnv\n"
+        "envs = ClusterEnv('CartPole-v1', num_envs=4, num_workers=2)\nenvs.reset()\n"
+        "for _ in range(int(sys.argv[2])):\n    envs.step(envs.action_space.sample())\n"
+        f"print('done')\n{ending}\n"
+    )
+    done = clusterenv("bench", str(script), "--", "--steps", "50")
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert "clusterenv profile of run" in done.stderr
+    assert "204 steps in" in done.stderr
+    assert done.stderr.count("profile") == 1
+
+
+def test_bench_says_what_is_wrong_with_its_arguments():
+    done = clusterenv("bench", "CartPole-v1", "--launcher", "nowhere:Launcher")
+    assert done.returncode == 1
+    assert "No module named 'nowhere'" in done.stderr

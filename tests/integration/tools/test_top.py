@@ -1,0 +1,120 @@
+"""`python -m clusterenv top` shows a running head, to its own user only."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from clusterenv.wire.status_channel import Run, fetch, runs
+from tests.environments.vectors import actions_for, cluster, walks
+from tests.integration.heads import ROOT, HeadScript
+from tests.integration.polling import eventually
+
+RUNNING = """
+import torch
+from clusterenv import AdaptiveSync
+class Module(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+    def forward(self, x):
+        return torch.distributions.Categorical(logits=self.layer(x))
+envs = ClusterEnv("CartPole-v1", num_envs=4, num_workers=2, sync=AdaptiveSync(threshold=1e-4))
+module = Module()
+print(envs.run_id, flush=True)
+for number in range(10 ** 6):
+    envs.rollout(module, 8)
+    with torch.no_grad():
+        module.layer.weight += 0.05
+    if number == 3:
+        say("running")
+"""
+
+
+def top(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "clusterenv", "top", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        timeout=60,
+        **options,
+    )
+
+
+@pytest.fixture
+def running(tmp_path):
+    """A head that trains, and the id of its run."""
+    with HeadScript(tmp_path, RUNNING) as head:
+        head.wait_for("running")
+        yield head, head.output.split()[0]
+
+
+def is_listed(run):
+    return any(one.id == run for one in runs())
+
+
+def test_a_run_can_be_watched_from_another_process_and_leaves_nothing(running):
+    head, run = running
+    shown = top(run, "--once")
+    assert shown.returncode == 0, shown.stderr
+    title, _, *rows = shown.stdout.splitlines()
+    assert title.startswith(f"run {run} ")
+    assert f"pid {head.process.pid}" in title
+    assert "2 workers  4 envs" in title
+    assert " 0 steps/s" not in title
+    assert [row.split()[0] for row in rows[:2]] == ["worker-0.0", "worker-1.0"]
+    assert "first 2" in rows[-1]
+    assert f"{run}  pid {head.process.pid}" in top("--list").stdout
+    # By the pid as well, and the beginning of the id.
+    assert top(str(head.process.pid), "--once").stdout.startswith(f"run {run} ")
+    head.process.kill()
+    head.process.wait()
+    assert eventually(lambda: not is_listed(run))
+    gone = top(run, "--once")
+    assert gone.returncode == 1
+    assert "clusterenv top: no run" in gone.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: another user needs root")
+def test_another_user_sees_nothing(running):
+    head, run = running
+    # The whole of what a stranger can do: connect to the socket's name, which is no secret.
+    stranger = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.settimeout(5);"
+        f"s.connect('\\0clusterenv/{os.geteuid()}/{run}/{head.process.pid}');"
+        "print(len(s.recv(100)))"
+    )
+    done = subprocess.run(
+        ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/env", "python3", "-c", stranger],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    if "No such file" in done.stderr:
+        pytest.skip("NOT TESTED: no Python in /usr/bin that another user could run")
+    assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
+    assert fetch(Run(run, head.process.pid)) is not None
+
+
+def test_steps_and_losses_are_seen():
+    with cluster(walks(4)) as envs:
+        run = Run(envs.run_id, os.getpid())
+        assert [w.state for w in fetch(run).workers] == ["ready", "ready"]
+        envs.reset(seed=0)
+        before = [w.rows for w in fetch(run).workers]
+        for number in range(5):
+            envs.step(actions_for(4, number))
+        assert [w.rows - b for w, b in zip(fetch(run).workers, before, strict=True)] == [10, 10]
+        pid = fetch(run).workers[1].pid
+        os.kill(pid, 9)
+        for number in range(3):
+            envs.step(actions_for(4, number))
+        second = fetch(run).workers[1]
+        assert (second.worker, second.restarts) == ("worker-1.1", 1)
+        assert second.pid not in (0, pid)
+    assert fetch(run) is None
+    assert not is_listed(run.id)
