@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check format test test-full test-kubernetes demo bench bench-rollout bench-scale experiments chaos pictures clean
+.PHONY: setup check format test test-full test-kubernetes demo bench bench-rollout bench-scale bench-sockets bench-before-after compare-rollouts experiments chaos pictures clean
 
 setup: $(VENV)/installed
 
@@ -46,14 +46,23 @@ bench: $(VENV)/installed-bench  ## compare with peers; run it alone on the machi
 	$(BIN)/python benchmarks/open_close.py
 	$(BIN)/python benchmarks/profile_step.py
 
-bench-scale: setup  ## what workers, fragments and pulls cost one head; unequal workers
-	$(BIN)/python benchmarks/scale.py
+bench-scale: setup  ## what hosts, fragments, steps and pulls cost one head; unequal hosts
+	$(BIN)/python benchmarks/scale.py --hosts 1 16 64 256 640
 	$(BIN)/python benchmarks/uneven_workers.py
+
+bench-sockets: $(VENV)/installed-bench  ## hosts behind encrypted tcp beside shared memory, in turns
+	$(BIN)/python benchmarks/sockets.py
 
 bench-rollout: $(VENV)/installed-bench  ## policies on workers, against RLlib and TorchRL
 	benchmarks/peers/install.sh
 	$(BIN)/python benchmarks/rollout_throughput.py
 	$(BIN)/python benchmarks/publish_latency.py
+
+bench-before-after: $(VENV)/installed-bench  ## is it as fast as it was? an older commit and this tree in turns
+	$(BIN)/python benchmarks/before_and_after.py
+
+compare-rollouts: setup  ## does it give what it gave? rollouts of an older commit and of this tree, bit by bit
+	$(BIN)/python benchmarks/same_rollouts.py
 
 chaos: setup  ## PPO on Slurm for 10 minutes, a worker killed every few seconds; needs root
 	PYTHONPATH=.:examples $(BIN)/python benchmarks/chaos.py

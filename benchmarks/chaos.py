@@ -1,11 +1,12 @@
-"""PPO on Slurm while workers are killed all the time: it keeps learning, and the books balance.
+"""PPO on Slurm while hosts and workers are killed: it keeps learning, and the books balance.
 
     make chaos                                        # 10 minutes
     PYTHONPATH=.:examples python benchmarks/chaos.py --minutes 0.5
 
 Starts a Slurm cluster of four nodes on this machine (that of ``tests/engines``; needs root), runs
-PPO on CartPole with a job per worker, and kills a random worker with -9 every few seconds. Every
-row of every rollout is replayed in an env here. Results go to ``benchmarks/results/chaos``.
+PPO on CartPole with a host on each node, and kills a random host or worker with -9 every few
+seconds. Every row of every rollout is replayed in an env here. Results go to
+``benchmarks/results/chaos``.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import threading
 import time
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from pathlib import Path
 
 import gymnasium as gym
 import inside
@@ -35,7 +37,6 @@ MAX_LAG = 8
 ARGS = ppo.Args(
     env_id=ENV_ID,
     num_envs=16,
-    num_workers=4,
     num_steps=64,
     update_epochs=4,
     num_minibatches=4,
@@ -54,7 +55,7 @@ class Books:
     rollouts: int = 0
     rows: int = 0
     restarts: int = 0
-    """How often a slot started over in another worker."""
+    """How often a slot started over."""
     versions: int = 0
     pulls: int = 0
     longest_rollout_s: float = 0.0
@@ -75,7 +76,7 @@ def mean_of(returns: list[float]) -> float:
 
 
 class Killer(threading.Thread):
-    """Kills a random worker every now and then."""
+    """Kills a random host or worker every now and then."""
 
     def __init__(self, cluster: SlurmCluster, every_s: float) -> None:
         super().__init__(daemon=True)
@@ -86,9 +87,10 @@ class Killer(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(self._every_s * self._random.uniform(0.5, 1.5)):
             nodes = [self._cluster[name] for name in self._cluster.nodes]
-            workers = [pid for node in nodes for pid in node.processes("clusterenv worker")]
-            if workers:
-                os.kill(self._random.choice(workers), signal.SIGKILL)
+            # `-m clusterenv host` and its workers.
+            running = [pid for node in nodes for pid in node.processes("-m clusterenv")]
+            if running:
+                os.kill(self._random.choice(running), signal.SIGKILL)
                 self.kills += 1
 
     def stop(self) -> None:
@@ -100,8 +102,7 @@ def make_envs() -> ClusterEnv:
     return ClusterEnv(
         ENV_ID,
         ARGS.num_envs,
-        ARGS.num_workers,
-        launcher=SlurmLauncher(),
+        launcher=SlurmLauncher(nodes=4, cpus_per_node=2),
         sync=AdaptiveSync.for_ppo(0.1, clip=ARGS.clip_coef, decoupled=True, max_lag=MAX_LAG),
         encoding="delta",
         limits=Limits(lease_s=10.0, max_restarts_per_minute=1_000),
@@ -147,17 +148,17 @@ def note(books: Books, rollout: Rollout, version: int) -> None:
 
 
 def assert_balanced(books: Books, envs: ClusterEnv) -> None:
-    """Fail unless the ledger, the rollouts and the roster say the same."""
+    """Fail unless the ledger, the rollouts and the hosts say the same."""
     ledger = envs.ledger
     assert books.rows == books.rollouts * ARGS.num_envs * ARGS.num_steps
     assert [v.version for v in ledger.versions] == list(range(1, books.versions + 1))
     assert books.versions == books.rollouts
-    assert sum(ledger.pulls_by_worker.values()) == books.pulls
+    assert sum(ledger.pulls_by_host.values()) == books.pulls
     assert sum(ledger.pulls_by_cause.values()) == books.pulls
     assert all(pull.held < pull.version <= books.versions for pull in ledger.pulls)
-    first = [pull.worker for pull in ledger.pulls if pull.cause == "first"]
-    assert len(first) == len(set(first)), "a worker pulled for the first time twice"
-    slots = [slot for slots in inside.slots_by_place(envs) for slot in slots]
+    first = [pull.host for pull in ledger.pulls if pull.cause == "first"]
+    assert len(first) == len(set(first)), "a host pulled for the first time twice"
+    slots = [slot for slots in inside.slots_by_host(envs).values() for slot in slots]
     assert sorted(slots) == list(range(ARGS.num_envs))
 
 
@@ -186,8 +187,8 @@ def wait_until_empty(cluster: SlurmCluster) -> None:
 def rows_of(books: Books) -> list[tuple[str, str]]:
     return [
         ("seconds", f"{books.seconds:.0f}"),
-        ("workers killed with -9", f"{books.kills:,}"),
-        ("slots that started over in another worker", f"{books.restarts:,}"),
+        ("hosts and workers killed with -9", f"{books.kills:,}"),
+        ("slots that started over", f"{books.restarts:,}"),
         ("rollouts", f"{books.rollouts:,}"),
         ("rows, each replayed", f"{books.rows:,}"),
         ("rows per second, checks and learning included", f"{books.rows / books.seconds:,.0f}"),
@@ -203,14 +204,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--kill-every-s", type=float, default=5.0)
+    parser.add_argument("--results", type=Path, default=report.RESULTS)
     given = parser.parse_args()
     machine = report.machine()
     with SlurmCluster(4) as cluster:
         os.environ.update(cluster.env)
         books = run_on(cluster, 60 * given.minutes, given.kill_every_s)
     how = (
-        f"{ENV_ID}, PPO, {ARGS.num_envs} envs, {ARGS.num_workers} workers as Slurm jobs on 4 nodes "
-        f"(namespaces of one machine); a random worker is killed every {given.kill_every_s:g} s on "
+        f"{ENV_ID}, PPO, {ARGS.num_envs} envs, 4 hosts with 2 workers each as Slurm jobs "
+        "(nodes are namespaces of one machine); a random host or worker is killed every "
+        f"{given.kill_every_s:g} s on "
         "average. Every row was replayed in an env at the head; versions, pulls, slots and rows "
         "add up; no job was left."
     )
@@ -222,7 +225,7 @@ def main() -> None:
     # JSON has no NaN.
     returns = [mean if np.isfinite(mean) else None for mean in books.returns]
     numbers = {"machine": machine, **asdict(books), "returns": returns}
-    report.publish("chaos", sections, numbers, None)
+    report.publish("chaos", sections, numbers, None, given.results)
 
 
 if __name__ == "__main__":

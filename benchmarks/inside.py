@@ -9,23 +9,24 @@ Wrap = Callable[[Callable[..., Any]], Any]
 
 
 def whereabouts(envs: ClusterEnv) -> list[str]:
-    """Where the worker in each place runs."""
-    return [envs._head.crew.reception.whereabouts(member.worker) for member in envs.roster.members]
+    """Where each host of a remote fleet runs."""
+    return [host.whereabouts() for host in envs._session.fleet.hosts]
 
 
-def slots_by_place(envs: ClusterEnv) -> list[tuple[int, ...]]:
-    """The slots of the worker in each place."""
-    return [tuple(member.slots) for member in envs.roster.members]
+def slots_by_host(envs: ClusterEnv) -> dict[str, range]:
+    """The slots of each host."""
+    return {host.name: host.slots for host in envs._session.fleet.hosts}
 
 
 def wrap_survey(envs: ClusterEnv, wrap: Wrap) -> Any:
     """What ``wrap`` makes of measuring a version's divergence; the head calls it from now on."""
-    surveyor = envs._head.surveyor
-    surveyor.survey = wrapped = wrap(surveyor.survey)
+    drift = envs._session.drift
+    drift.measure = wrapped = wrap(drift.measure)
     return wrapped
 
 
 def wrap_assembly(envs: ClusterEnv, wrap: Wrap) -> Any:
     """What ``wrap`` makes of putting fragments together; a rollout calls it from now on."""
-    envs._assemble = wrapped = wrap(envs._assemble)
+    policies = envs._policies
+    policies._assemble = wrapped = wrap(policies._assemble)
     return wrapped

@@ -20,20 +20,20 @@ from tests.engines.harness import RayCluster, SlurmCluster
 
 NODES = 3
 CLUSTERS = {"slurm": SlurmCluster, "ray": RayCluster}
-# Slurm: a node for each worker. Ray spreads them by itself.
-ENVIRONMENT = {"SBATCH_EXCLUSIVE": "exclusive"}
+# For examples/launching.py: a host with one worker on each node. Slurm would put them all on one.
+ENVIRONMENT = {"NODES": str(NODES), "CPUS": "1", "SBATCH_EXCLUSIVE": "exclusive"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("engine", choices=list(CLUSTERS))
     parser.add_argument("--total-steps", type=int, default=200_000)
+    parser.add_argument("--results", type=Path, default=report.RESULTS)
     given = parser.parse_args()
     machine = report.machine()
     args = ppo.Args(
         "CartPole-v1",
         num_envs=24,
-        num_workers=NODES,
         launcher=given.engine,
         total_steps=given.total_steps,
         num_minibatches=8,
@@ -43,11 +43,11 @@ def main() -> None:
     with CLUSTERS[given.engine](NODES) as cluster, tempfile.TemporaryDirectory() as out:
         os.environ.update(cluster.env, **ENVIRONMENT)
         numbers, hosts = train(args, Path(out))
-    publish(given.engine, machine, numbers, hosts)
+    publish(given.engine, machine, numbers, hosts, given.results)
 
 
 def train(args: ppo.Args, out: Path) -> tuple[dict[str, float], list[str]]:
-    """What came of it, and where the workers were."""
+    """What came of it, and where the hosts were."""
     with ppo.make_envs(args) as envs, ppo.Progress("PPO", out, args.total_steps, args) as progress:
         hosts = inside.whereabouts(envs)
         policy = ppo.train(args, envs, progress)
@@ -64,23 +64,27 @@ def train(args: ppo.Args, out: Path) -> tuple[dict[str, float], list[str]]:
 
 
 def publish(
-    engine: str, machine: dict[str, str], numbers: dict[str, float], hosts: list[str]
+    engine: str,
+    machine: dict[str, str],
+    numbers: dict[str, float],
+    hosts: list[str],
+    results: Path,
 ) -> None:
     rows = [
-        ("workers", "; ".join(where.split(",")[0] + ")" for where in hosts)),
+        ("hosts", "; ".join(where.split(",")[0] + ")" for where in hosts)),
         ("steps", f"{numbers['steps']:,}"),
         ("steps per second, learning included", f"{numbers['steps_per_s']:,.0f}"),
         ("mean return of 20 evaluation episodes", f"{numbers['mean_return']:.1f} of 500"),
     ]
     sections = {
-        "What was done": f"`examples/ppo.py --env-id CartPole-v1 --launcher {engine} --num-workers "
-        f"{NODES} --num-envs 24 --num-minibatches 8 --gamma 0.98 --learning-rate 1e-3 "
+        "What was done": f"`NODES={NODES} CPUS=1 examples/ppo.py --env-id CartPole-v1 --launcher "
+        f"{engine} --num-envs 24 --num-minibatches 8 --gamma 0.98 --learning-rate 1e-3 "
         f"--total-steps {numbers['asked_for']}`, on {NODES} nodes that are namespaces of one "
         "machine.",
         "What came of it": report.table(("", ""), rows),
         "Machine": report.facts(machine),
     }
-    report.publish(f"ppo_on_{engine}", sections, {"machine": machine, **numbers}, None)
+    report.publish(f"ppo_on_{engine}", sections, {"machine": machine, **numbers}, None, results)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What publishing 1.7 million parameters costs the learner, and how long workers wait for them.
+"""What publishing 1.7 million parameters costs the learner, and how long hosts wait for them.
 
     python benchmarks/publish_latency.py
     python benchmarks/publish_latency.py --seconds 1 --repeats 1
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter, thread_time
 from typing import Any
 
@@ -27,15 +28,19 @@ from workloads import NullEnv
 
 PROMISED_MS = 1.0
 FRAGMENT_STEPS = 8
+# Where the host is → ClusterEnv's ``shared_memory``.
+PLACES = {"tcp": False, "memory": True}
 NOTES = f"""\
 - The network is the CNN of the Nature paper (three convolutions, a layer of 512), in 10 arrays.
 - Publish: `envs.publish(policy)` after every number has changed. The bare copy: all arrays one
   after the other into one new array. Both in turns; "beyond the copy" is the difference of
   neighbours. "unchanged": publishing the same weights again, which is no new version.
-- Pull: from a worker's decision to pull until it has loaded the weights: request, the head's I/O
-  thread, checksum, encryption, transfer, decryption, check, load. One worker with one env, in a
-  `stream`; the learner takes a fragment, learns for {1e3 * LEARNING_S:.0f} ms, publishes, and so
-  on, so that pulls fall into its learning. Torch has one thread.
+- Pull: from a host's decision to pull until its worker has loaded the weights. "tcp": a host
+  behind a socket: request, the head's I/O thread, checksum, encryption, transfer, decryption,
+  check, shared memory, load. "memory": a host in the head's process: a copy into shared memory,
+  load. One worker with one env, in a `stream`; the learner takes a fragment, learns for
+  {1e3 * LEARNING_S:.0f} ms, publishes, and so on, so that pulls fall into its learning. Torch has
+  one thread.
 - Learners: "idle" sleeps; "torch, CNN" trains the network itself with batches of 16; "torch, MLP"
   trains one of 64x64 with batches of 256, many short calls between which Python holds the GIL;
   "Python" counts in a loop and never gives the GIL away of its own accord.
@@ -47,11 +52,11 @@ NOTES = f"""\
 
 
 @contextmanager
-def published_envs() -> Iterator[tuple[Any, Any]]:
+def published_envs(place: str = "tcp") -> Iterator[tuple[Any, Any]]:
     """One worker with one env, and a policy whose weights are the large network."""
     import torch
     from networks import nature_cnn
-    from pull_clock import ClockedEveryVersion, PullClockedPolicy
+    from pull_clock import ClockedEveryVersion, PullClockedPolicy, make_clock
     from torch.distributions import Categorical
 
     import clusterenv
@@ -62,11 +67,14 @@ def published_envs() -> Iterator[tuple[Any, Any]]:
         # Acts with a small part of the network only, so that fragments are short.
         return Categorical(logits=module.actor(observations), validate_args=False)
 
-    policy = PullClockedPolicy(nature_cnn(num_actions=6), distribution)
-    make = partial(NullEnv, 512, 6)
-    with closing(clusterenv.ClusterEnv(make, 1, 1, sync=ClockedEveryVersion())) as envs:
-        envs.publish(policy)
-        yield envs, policy
+    with TemporaryDirectory() as folder:
+        make_clock(clock := Path(folder) / "clock")
+        policy = PullClockedPolicy(str(clock), nature_cnn(num_actions=6), distribution)
+        rule, make = ClockedEveryVersion(file=str(clock)), partial(NullEnv, 512, 6)
+        here = PLACES[place]
+        with closing(clusterenv.ClusterEnv(make, 1, 1, sync=rule, shared_memory=here)) as envs:
+            envs.publish(policy)
+            yield envs, policy
 
 
 def measure_publish(seconds: float) -> dict[str, Any]:
@@ -98,16 +106,18 @@ def _seconds(function: Callable[..., Any], *arguments: Any) -> float:
     return perf_counter() - before
 
 
-# The workers' side.
+# The hosts' side.
 
 
-def measure_pulls(learner: str, seconds: float) -> dict[str, Any]:
+def measure_pulls(place: str, learner: str, seconds: float) -> dict[str, Any]:
     """Seconds of each pull and of each publish while ``learner`` learns."""
     from rollout_systems import change_weights
 
     pulls, publishes = {}, []
-    with published_envs() as (envs, policy):
+    with published_envs(place) as (envs, policy):
         learn = LEARNERS[learner](policy)
+        # The worker imports torch first.
+        envs.rollout(policy, FRAGMENT_STEPS)
         start = perf_counter()
         with closing(envs.stream(FRAGMENT_STEPS)) as fragments:
             for fragment in fragments:
@@ -129,23 +139,29 @@ def main() -> None:
     options = _options()
     about = report.machine()
     published: list[dict[str, Any]] = []
-    pulled: dict[str, list[dict[str, Any]]] = {learner: [] for learner in LEARNERS}
+    pulled: dict[tuple[str, str], list[dict[str, Any]]] = {
+        (place, learner): [] for place in PLACES for learner in LEARNERS
+    }
     for _ in range(options.repeats):
         published.append(in_fresh_process(measure_publish, options.seconds, timeout_s=180))
         _show("publish", published[-1]["publish_s"])
-        for learner, results in pulled.items():
-            results.append(in_fresh_process(measure_pulls, learner, options.seconds, timeout_s=180))
-            _show(f"pull, {learner}", results[-1]["pull_s"])
+        for (place, learner), results in pulled.items():
+            measured = in_fresh_process(
+                measure_pulls, place, learner, options.seconds, timeout_s=180
+            )
+            results.append(measured)
+            _show(f"pull, {place}, {learner}", measured["pull_s"])
     share = float(np.median([result["cpu_share"] for result in published]))
     about["share of a core that the publishing thread got"] = f"{share:.2f}"
-    pull_s = {learner: _joined(results, "pull_s") for learner, results in pulled.items()}
+    by_name = {f"{place}, {learner}": results for (place, learner), results in pulled.items()}
+    pull_s = {name: _joined(results, "pull_s") for name, results in by_name.items()}
     sections = {
         "Publish, in ms": report.table(*_publish_table(published, share >= IDLE_SHARE)),
-        "Pull, in ms": report.table(*_pull_table(pulled)),
+        "Pull, in ms": report.table(*_pull_table(by_name)),
         "How it was measured": NOTES + report.facts({"repeats": options.repeats}),
         "Machine": report.facts(about),
     }
-    numbers = {"machine": about, "publish": published, "pull": pulled}
+    numbers = {"machine": about, "publish": published, "pull": by_name}
     report.publish("publish_latency", sections, numbers, _picture(pull_s), options.results)
 
 
@@ -160,7 +176,7 @@ def _options() -> argparse.Namespace:
 
 
 def _show(what: str, seconds: list[float]) -> None:
-    print(f"{what:20s} {1e3 * np.median(seconds):8.2f} ms", file=sys.stderr, flush=True)
+    print(f"{what:25s} {1e3 * np.median(seconds):8.2f} ms", file=sys.stderr, flush=True)
 
 
 def _joined(results: list[dict[str, Any]], name: str) -> np.ndarray:
@@ -190,23 +206,23 @@ def _publish_table(results: list[dict[str, Any]], idle: bool) -> tuple[list[str]
 
 def _pull_table(pulled: dict[str, list[dict[str, Any]]]) -> tuple[list[str], list[list[str]]]:
     lines = []
-    for learner, results in pulled.items():
+    for name, results in pulled.items():
         meanwhile = _joined(results, "publish_s") * 1e3
         publishes = [f"{np.median(meanwhile):.2f}", f"{meanwhile.max():.2f}"]
-        lines.append([learner, *_figures(_joined(results, "pull_s")), *publishes])
-    header = ["learner", "median", "10 %", "90 %", "longest", "times"]
+        lines.append([name, *_figures(_joined(results, "pull_s")), *publishes])
+    header = ["host, learner", "median", "10 %", "90 %", "longest", "times"]
     return [*header, "publish meanwhile", "longest"], lines
 
 
-def _picture(seconds_by_learner: dict[str, np.ndarray]) -> Any:
+def _picture(seconds_by_name: dict[str, np.ndarray]) -> Any:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(6, 3))
-    milliseconds = [1e3 * seconds for seconds in seconds_by_learner.values()]
-    axes.boxplot(milliseconds, tick_labels=list(seconds_by_learner), whis=(0, 100))
+    figure, axes = pyplot.subplots(figsize=(10, 3))
+    milliseconds = [1e3 * seconds for seconds in seconds_by_name.values()]
+    axes.boxplot(milliseconds, tick_labels=list(seconds_by_name), whis=(0, 100))
     axes.set_yscale("log")
     axes.set_ylabel("ms from decision to loaded")
     axes.set_title("Pull of 1.7 M parameters while the learner …")

@@ -49,8 +49,9 @@ NOTES = """\
   which keeps every transition, and throws it away.
 - Actions are drawn by each system's own means: `clusterenv.distributions.Categorical`,
   `torch.distributions.Categorical` in RLlib and TorchRL.
-- ClusterEnv publishes changed weights before every rollout, and in a stream after as many
-  fragments as there are workers; the workers pull each version. "tcp": `shared_memory=False`.
+- ClusterEnv publishes changed weights before every rollout, and in a stream after as many steps as
+  a rollout has; the host pulls each version. "tcp": `shared_memory=False`, the host in a process
+  of its own behind an encrypted connection.
 - RLlib: 2 EnvRunners, only sampling, fragments of 2048 steps per runner (64 steps of 32 envs), as
   is common with RLlib; one request at a time to both, all episodes come back to the driver. No
   weights are sent, and its runners evaluate the actor only. In its favour, both.

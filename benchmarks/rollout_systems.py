@@ -144,6 +144,7 @@ class _Stopwatch:
 def _sampler_process(task: RolloutTask) -> Iterator[Turns | None]:
     from gymnasium.vector import AutoresetMode
 
+    from clusterenv.memory.part_times import PartTimes
     from clusterenv.worker.sampler import Sampler
     from clusterenv.worker.stepper import EnvStepper
     from clusterenv.worker.translator import Translator
@@ -154,7 +155,7 @@ def _sampler_process(task: RolloutTask) -> Iterator[Turns | None]:
     policy = copy_for_worker(policy_for(task, envs[0]))
     stepper = EnvStepper(envs, slots, AutoresetMode.NEXT_STEP, notes=[0])
     translator = Translator(envs[0].observation_space, envs[0].action_space)
-    sampler = Sampler(stepper, slots, translator, made_progress=lambda: None)
+    sampler = Sampler(stepper, slots, translator, lambda: None, PartTimes.unshared())
     current = stepper.reset(slots, slots, None)
     policy.act = acting = _Stopwatch(policy.act)
     stepper.step_for_rollout = stepping = _Stopwatch(stepper.step_for_rollout)
@@ -225,10 +226,13 @@ def _stream(task: RolloutTask, shared_memory: bool) -> Results:
         fragments = envs.stream(task.fragment_steps)
 
         def collect() -> int:
-            steps = sum(next(fragments).rewards.size for _ in range(task.workers))
+            steps = 0
+            # A fragment may be of one worker or of several.
+            while steps < task.num_envs * task.fragment_steps:
+                steps += int(next(fragments).rewards.size)
             change_weights(policy)
             envs.publish(policy)
-            return int(steps)
+            return steps
 
         with closing(fragments):
             yield from _as_results(rates(collect, task))
@@ -240,17 +244,17 @@ def roll_cluster_shm(task: RolloutTask) -> Results:
 
 
 def roll_cluster_tcp(task: RolloutTask) -> Results:
-    """``rollout`` over encrypted tcp connections only, new weights each time."""
+    """``rollout`` of one host behind an encrypted tcp connection, new weights each time."""
     return _rollout(task, shared_memory=False)
 
 
 def stream_cluster_shm(task: RolloutTask) -> Results:
-    """``stream``, new weights after as many fragments as there are workers."""
+    """``stream``, new weights after as many steps as a rollout has."""
     return _stream(task, shared_memory=True)
 
 
 def stream_cluster_tcp(task: RolloutTask) -> Results:
-    """``stream`` over encrypted tcp connections only."""
+    """``stream`` of one host behind an encrypted tcp connection."""
     return _stream(task, shared_memory=False)
 
 

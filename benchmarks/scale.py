@@ -1,110 +1,262 @@
-"""How far one head scales: what each worker, fragment and pull costs it.
+"""How far one head scales: what each host, fragment, step and pull costs it.
 
     python benchmarks/scale.py
-    python benchmarks/scale.py --workers 4 16 --seconds 1
+    python benchmarks/scale.py --hosts 640                       10,240 workers
+    python benchmarks/scale.py --hosts 1 4 --seconds 1           a quick look
+    python benchmarks/scale.py --hosts 64 --profile stream       where the head's time goes
+    python benchmarks/scale.py --hosts 2 --real                  real hosts instead
 
-Workers are light (trivial envs and policy), many per process, and speak the real protocol over
+Hosts are light (see ``light_host.py``), many per process, and speak the real protocol over
 encrypted tcp; only the head is measured. Results go to ``benchmarks/results/scale``.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import os
+import pstats
 import time
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter, process_time
-from typing import Any
+from time import perf_counter, process_time, thread_time
 
-import gymnasium
 import numpy as np
 import report
-from crowd import CrowdLauncher
-from gymnasium.spaces import Box, Discrete
+from crowd import CrowdLauncher, allow_many_descriptors
+from tally import CountedPolicy, Rows, Tally
 
 import clusterenv
-from clusterenv import NumpyPolicy
-from clusterenv.distributions import Categorical
 
-SLOTS_PER_WORKER = 2
 NUM_STEPS = 32
-EPISODE = 1000
-WEIGHTS = 16_384
-NOTES = f"""\
-- {SLOTS_PER_WORKER} slots per worker; observations of 8 floats; fragments of {NUM_STEPS} steps;
-  weights of {4 * WEIGHTS // 1024} kB, raw. Everything travels over CURVE-encrypted tcp.
+NUM_WEIGHTS = 16_384
+NOTES = """\
+- {workers} workers per host, {slots} slot(s) each; observations of 8 floats; fragments of
+  {steps} steps; weights of {weights} kB, raw. Everything travels over CURVE-encrypted tcp.
 - CPU: of the whole head process (user's thread, I/O thread, libzmq's thread with the encryption),
-  from `process_time`, per unit. Per pull: what a rollout with a new version costs more than one
-  without, divided by the pulls.
-- Join: from the constructor to the first reset, with the start of the processes.
-- Rows: every row of every fragment is checked to be the next one of its own slot.
+  from `process_time`, without what checking the rows takes. Per pull: what a rollout with a new
+  version costs more than one without, divided by the hosts.
+- `rollout`, and `stream, joined`: one message per host and fragment. `stream, apart`: one message
+  per worker and fragment, as if no two workers of a host ever finished together.
+- Join: from the constructor to the end of the first reset, with the start of the processes.
+- Rows: every row of every rollout, fragment and step is checked: who, how many steps, which
+  action, which version.
+- {processes} processes hold the hosts.
+- Before: commit 1b1e1ce on 16 cores, 256 and more workers with 2 slots each, otherwise the same.
 """
 
 
-class Tally(gymnasium.Env[Any, Any]):
-    """Says who it is (its seed) and how many steps it has made."""
-
-    observation_space = Box(-np.inf, np.inf, (8,), np.float32)
-    action_space = Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._who, self._age = float(seed or 0), 0
-        return self._observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._age += 1
-        return self._observe(), float(self._age), False, False, {}
-
-    def _observe(self) -> Any:
-        return np.array([self._who, self._age, 0, 0, 0, 0, 0, 0], np.float32)
-
-
-def even_odds(weights: Any, observations: Any) -> Categorical:
-    return Categorical(np.zeros((len(observations), 2), np.float32))
-
-
-class Rows:
-    """Counts rows that are lost, doubled or in another's place."""
-
-    def __init__(self, num_envs: int) -> None:
-        self._ages = np.zeros(num_envs)
-        self.checked = self.wrong = 0
-
-    def check(self, fragment: clusterenv.Fragment) -> None:
-        """Take a fragment."""
-        slots, who, age = (
-            fragment.slots,
-            fragment.observations[..., 0],
-            fragment.observations[..., 1],
-        )
-        expected = self._ages[slots] + np.arange(len(age))[:, None]
-        self.wrong += int(((who != slots) | (age != expected))[:-1].sum())
-        self.checked += fragment.rewards.size
-        self._ages[slots] = age[-1]
+# Column → the number, and how it is written.
+Columns = dict[str, tuple[str, str]]
+COSTS: Columns = {
+    "hosts": ("hosts", "{:,.0f}"),
+    "workers": ("workers", "{:,.0f}"),
+    "µs per host: a `rollout`'s fragment": ("rollout_cpu_us_per_host", "{:.0f}"),
+    "a `stream`'s, joined": ("stream_joined_cpu_us_per_message", "{:.0f}"),
+    "a pull": ("cpu_us_per_pull", "{:.0f}"),
+    "a `step`": ("step_cpu_us_per_host", "{:.0f}"),
+    "µs per worker's fragment: `rollout`": ("rollout_cpu_us_per_fragment", "{:.1f}"),
+    "`stream`, joined": ("stream_joined_cpu_us_per_fragment", "{:.1f}"),
+    "`stream`, apart": ("stream_apart_cpu_us_per_fragment", "{:.1f}"),
+    "MB of the head": ("head_mb", "{:.0f}"),
+    "MB per host": ("mb_per_host", "{:.2f}"),
+    "descriptors per host": ("descriptors_per_host", "{:.1f}"),
+}
+SPEEDS: Columns = {
+    "hosts": ("hosts", "{:,.0f}"),
+    "workers": ("workers", "{:,.0f}"),
+    "s to join": ("join_s", "{:.1f}"),
+    "ms per rollout": ("rollout_ms", "{:.1f}"),
+    "with a new version": ("rollout_with_pulls_ms", "{:.1f}"),
+    "ms per `step`": ("lockstep_ms", "{:.2f}"),
+    "workers' fragments/s: `rollout`": ("rollout_fragments_per_s", "{:,.0f}"),
+    "`stream`, joined": ("stream_joined_fragments_per_s", "{:,.0f}"),
+    "`stream`, apart": ("stream_apart_fragments_per_s", "{:,.0f}"),
+    "rows checked": ("rows_checked", "{:,.0f}"),
+    "wrong": ("rows_wrong", "{:,.0f}"),
+}
+# What a connection per worker cost the head on 16 cores with 256 and more workers, in µs.
+OLD_FRAGMENT_US, OLD_STEP_US = 420.0, 180.0
 
 
-def measure(num_workers: int, seconds: float, num_processes: int) -> dict[str, float]:
-    """One row of the table."""
+@dataclass
+class Cost:
+    """What some turns took."""
+
+    turns: int
+    wall_s: float
+    cpu_s: float
+    checks_s: float
+    """How much of the wall-clock time was for checking; ``cpu_s`` is without."""
+
+    @property
+    def unchecked_s(self) -> float:
+        """The wall-clock time without checks: right where hosts do nothing meanwhile."""
+        return self.wall_s - self.checks_s
+
+
+class Clock:
+    """Times turns, and leaves out the checks between them."""
+
+    def __init__(self, seconds: float, profiled: cProfile.Profile | None) -> None:
+        self._seconds, self._profiled = seconds, profiled
+        self._checks_wall_s = self._checks_cpu_s = 0.0
+
+    def check(self, check: Callable[[], None]) -> None:
+        """Check something; the head would not do that."""
+        wall, cpu = perf_counter(), thread_time()
+        check()
+        self._checks_wall_s += perf_counter() - wall
+        self._checks_cpu_s += thread_time() - cpu
+
+    def time(self, turn: Callable[[], None]) -> Cost:
+        """Let ``turn`` run for a while."""
+        turn()
+        self._checks_wall_s = self._checks_cpu_s = 0.0
+        turns, wall, cpu = 0, perf_counter(), process_time()
+        if self._profiled is not None:
+            self._profiled.enable()
+        while perf_counter() - wall < self._seconds or turns < 3:
+            turn()
+            turns += 1
+        if self._profiled is not None:
+            self._profiled.disable()
+        wall_s, cpu_s = perf_counter() - wall, process_time() - cpu
+        return Cost(turns, wall_s, cpu_s - self._checks_cpu_s, self._checks_wall_s)
+
+
+class Bench:
+    """One head and its hosts."""
+
+    def __init__(self, envs: clusterenv.ClusterEnv, num_hosts: int, seconds: float) -> None:
+        self._envs, self._num_hosts, self._num_workers = envs, num_hosts, envs.num_workers
+        self._seconds = seconds
+        self.rows = Rows(envs.num_envs)
+        self._policy = CountedPolicy(NUM_WEIGHTS)
+        self._same_s = 0.0
+
+    def rollout(self, profiled: cProfile.Profile | None = None) -> dict[str, float]:
+        """Rollouts of one version."""
+        cost = self._time_rollouts(profiled, lambda: None)
+        self._same_s = cost.cpu_s / cost.turns / self._num_hosts
+        return {
+            "rollout_fragments_per_s": cost.turns * self._num_workers / cost.unchecked_s,
+            "rollout_ms": 1e3 * cost.unchecked_s / cost.turns,
+            "rollout_cpu_us_per_host": 1e6 * self._same_s,
+            "rollout_cpu_us_per_fragment": 1e6 * cost.cpu_s / cost.turns / self._num_workers,
+        }
+
+    def pull(self, profiled: cProfile.Profile | None = None) -> dict[str, float]:
+        """Rollouts with a new version for each."""
+        cost = self._time_rollouts(profiled, self._policy.advance)
+        pulled_s = cost.cpu_s / cost.turns / self._num_hosts
+        return {
+            "rollout_with_pulls_ms": 1e3 * cost.unchecked_s / cost.turns,
+            "cpu_us_per_pull": 1e6 * (pulled_s - self._same_s),
+        }
+
+    def _time_rollouts(
+        self, profiled: cProfile.Profile | None, advance: Callable[[], None]
+    ) -> Cost:
+        clock = Clock(self._seconds, profiled)
+
+        def turn() -> None:
+            advance()
+            rollout = self._envs.rollout(self._policy.policy, NUM_STEPS)
+            clock.check(lambda: self._check_newest(rollout))
+
+        return clock.time(turn)
+
+    def _check_newest(self, rollout: clusterenv.Rollout) -> None:
+        """Of the rows of a rollout, which are all made by the newest version."""
+        self.rows.check_fragment(rollout)
+        self.rows.wrong += int((rollout.versions != self._envs.version).sum())
+
+    def stream(self, profiled: cProfile.Profile | None = None) -> dict[str, float]:
+        """Fragments as they come; the unit is a worker's, however many come in one message."""
+        envs, clock = self._envs, Clock(self._seconds, profiled)
+        envs.reset(seed=0)
+        self.rows.restart()
+        envs.publish(self._policy.policy)
+        stream = envs.stream(NUM_STEPS)
+        num_slots = 0
+
+        def turn() -> None:
+            nonlocal num_slots
+            fragment = next(stream)
+            num_slots += len(fragment.slots)
+            clock.check(lambda: self.rows.check_fragment(fragment))
+
+        for _ in range(2 * self._num_hosts):  # what was made while nobody looked
+            turn()
+        num_slots = 0
+        cost = clock.time(turn)
+        stream.close()  # type: ignore[attr-defined]
+        fragments = num_slots * self._num_workers / envs.num_envs
+        return {
+            "fragments_per_s": fragments / cost.wall_s,
+            "cpu_us_per_message": 1e6 * cost.cpu_s / cost.turns,
+            "cpu_us_per_fragment": 1e6 * cost.cpu_s / fragments,
+        }
+
+    def step(self, profiled: cProfile.Profile | None = None) -> dict[str, float]:
+        """Lockstep with actions from the head."""
+        envs, clock = self._envs, Clock(self._seconds, profiled)
+        envs.reset(seed=0)
+        self.rows.restart()
+        actions = np.arange(envs.num_envs) % 2
+
+        def turn() -> None:
+            results = envs.step(actions)
+            clock.check(lambda: self.rows.check_step(actions, results))
+
+        cost = clock.time(turn)
+        return {
+            "lockstep_ms": 1e3 * cost.unchecked_s / cost.turns,
+            "steps_per_s": cost.turns * envs.num_envs / cost.unchecked_s,
+            "step_cpu_us_per_host": 1e6 * cost.cpu_s / cost.turns / self._num_hosts,
+        }
+
+
+def open_envs(
+    args: argparse.Namespace, num_hosts: int, pieces: int
+) -> tuple[clusterenv.ClusterEnv, float]:
+    """A run with that many hosts, after its first reset; and the seconds that took."""
     start = perf_counter()
+    launcher = CrowdLauncher(num_hosts, args.workers, args.processes, pieces)
     envs = clusterenv.ClusterEnv(
         Tally,
-        SLOTS_PER_WORKER * num_workers,
-        num_workers,
-        launcher=CrowdLauncher(num_processes),
+        num_hosts * args.workers * args.slots,
+        num_hosts * args.workers,
+        launcher=clusterenv.LocalLauncher(hosts=num_hosts) if args.real else launcher,
         limits=clusterenv.Limits(startup_timeout_s=600.0),
     )
+    envs.reset(seed=0)
+    return envs, perf_counter() - start
+
+
+def measure(args: argparse.Namespace, num_hosts: int) -> dict[str, float]:
+    """One row of the table."""
+    before_mb, before_fds = memory_mb(), num_descriptors()
+    envs, join_s = open_envs(args, num_hosts, pieces=1)
+    row: dict[str, float] = {"hosts": num_hosts, "workers": envs.num_workers, "join_s": join_s}
     with envs:
-        envs.reset(seed=0)
-        row: dict[str, float] = {"workers": num_workers, "join_s": perf_counter() - start}
-        weights = {"weights": np.zeros(WEIGHTS, np.float32)}
-        policy = NumpyPolicy(even_odds, weights)
-        rows = Rows(envs.num_envs)
-        row |= measure_rollouts(envs, policy, rows, seconds)
-        row |= measure_stream(envs, policy, rows, seconds)
-        row |= measure_steps(envs, seconds)
-        row |= {"rows_checked": rows.checked, "rows_wrong": rows.wrong, "head_mb": memory_mb()}
+        bench = Bench(envs, num_hosts, args.seconds)
+        row |= bench.rollout() | bench.pull()
+        row |= {f"stream_joined_{name}": value for name, value in bench.stream().items()}
+        row |= bench.step()
+        row |= {
+            "head_mb": memory_mb(),
+            "mb_per_host": (memory_mb() - before_mb) / num_hosts,
+            "descriptors_per_host": (num_descriptors() - before_fds) / num_hosts,
+        }
+    envs, _ = open_envs(args, num_hosts, pieces=args.workers)
+    with envs:
+        apart = Bench(envs, num_hosts, args.seconds)
+        row |= {f"stream_apart_{name}": value for name, value in apart.stream().items()}
+    row["rows_checked"] = bench.rows.checked + apart.rows.checked
+    row["rows_wrong"] = bench.rows.wrong + apart.rows.wrong
     return row
 
 
@@ -114,84 +266,87 @@ def memory_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def timed(seconds: float, turn: Any) -> tuple[int, float, float]:
-    """How often ``turn`` ran, the seconds it took and the CPU seconds of this process."""
-    turn()
-    count, wall, cpu = 0, perf_counter(), process_time()
-    while perf_counter() - wall < seconds or count < 3:
-        turn()
-        count += 1
-    return count, perf_counter() - wall, process_time() - cpu
+def num_descriptors() -> int:
+    """How many files and sockets this process has open."""
+    return len(os.listdir("/proc/self/fd"))
 
 
-def measure_rollouts(
-    envs: clusterenv.ClusterEnv, policy: NumpyPolicy, rows: Rows, seconds: float
-) -> dict[str, float]:
-    """Rollouts with the same version, and with a new one for each."""
-    workers = envs.num_workers
+def _cells(row: dict[str, float], columns: Columns) -> list[str]:
+    return [pattern.format(row[name]) for name, pattern in columns.values()]
 
-    def same() -> None:
-        rows.check(envs.rollout(policy, NUM_STEPS))
 
-    def new() -> None:
-        policy.weights()["weights"][0] += 1
-        same()
-
-    count, wall, cpu = timed(seconds, same)
-    count_new, _, cpu_new = timed(seconds, new)
-    fragment_s, pulled_s = cpu / count / workers, cpu_new / count_new / workers
-    return {
-        "rollout_fragments_per_s": count * workers / wall,
-        "rollout_cpu_us_per_fragment": 1e6 * fragment_s,
-        "cpu_us_per_pull": 1e6 * (pulled_s - fragment_s),
+def beside_the_old(row: dict[str, float]) -> tuple[list[str], list[list[str]]]:
+    """Per worker, what the head paid when each worker had its own connection, and what now."""
+    per_worker = row["workers"] / row["hosts"]
+    now = {
+        "a worker's fragment, `rollout`": (OLD_FRAGMENT_US, row["rollout_cpu_us_per_fragment"]),
+        "a worker's fragment, `stream`, joined": (
+            OLD_FRAGMENT_US,
+            row["stream_joined_cpu_us_per_fragment"],
+        ),
+        "a worker's fragment, `stream`, apart": (
+            OLD_FRAGMENT_US,
+            row["stream_apart_cpu_us_per_fragment"],
+        ),
+        "a worker's `step`": (OLD_STEP_US, row["step_cpu_us_per_host"] / per_worker),
     }
+    lines = [
+        [name, f"{old:.0f}", f"{new:.1f}", f"{old / new:.1f}x"] for name, (old, new) in now.items()
+    ]
+    return [f"head's CPU, {row['workers']:,.0f} workers", "µs before", "µs now", "less"], lines
 
 
-def measure_stream(
-    envs: clusterenv.ClusterEnv, policy: NumpyPolicy, rows: Rows, seconds: float
-) -> dict[str, float]:
-    """Fragments as they finish."""
-    stream = envs.stream(NUM_STEPS)
-    count, wall, cpu = timed(seconds, lambda: rows.check(next(stream)))
-    stream.close()  # type: ignore[attr-defined]
-    return {
-        "stream_fragments_per_s": count / wall,
-        "stream_cpu_us_per_fragment": 1e6 * cpu / count,
-    }
-
-
-def measure_steps(envs: clusterenv.ClusterEnv, seconds: float) -> dict[str, float]:
-    """Lockstep with actions from the head."""
-    envs.reset(seed=0)
-    actions = np.zeros(envs.num_envs, np.int64)
-    count, wall, cpu = timed(seconds, partial(envs.step, actions))
-    return {
-        "steps_per_s": count * envs.num_envs / wall,
-        "step_cpu_us_per_worker": 1e6 * cpu / count / envs.num_workers,
-    }
+def profile(args: argparse.Namespace, num_hosts: int, what: str) -> None:
+    """Print where the user's thread spends its time in one of the measurements."""
+    pieces = args.workers if what == "stream_apart" else 1
+    envs, _ = open_envs(args, num_hosts, pieces)
+    profiled = cProfile.Profile()
+    with envs:
+        bench = Bench(envs, num_hosts, args.seconds)
+        print(getattr(bench, what.partition("_")[0])(profiled))
+    pstats.Stats(profiled).sort_stats("tottime").print_stats(35)
+    pstats.Stats(profiled).sort_stats("cumulative").print_stats(35)
 
 
 def main() -> None:
     """Measure, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64, 256])
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--processes", type=int, default=4, help="that the workers share")
+    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 16, 64, 256])
+    parser.add_argument("--workers", type=int, default=16, help="that each host pretends to have")
+    parser.add_argument("--slots", type=int, default=1, help="of each worker")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--processes", type=int, default=4, help="that the hosts share")
+    parser.add_argument("--real", action="store_true", help="real hosts, one process each")
+    kinds = ["rollout", "pull", "stream", "stream_apart", "step"]
+    parser.add_argument("--profile", choices=kinds, help="profile this instead of measuring")
     parser.add_argument("--folder", type=Path, default=report.RESULTS, help="for the results")
+    parser.add_argument("--label", default="", help="for a record beside the usual one")
     args = parser.parse_args()
-    rows = []
-    for num_workers in args.workers:
-        rows.append(measure(num_workers, args.seconds, args.processes))
-        print({name: round(value, 2) for name, value in rows[-1].items()}, flush=True)
+    descriptors = allow_many_descriptors()
+    if args.profile:
+        profile(args, args.hosts[0], args.profile)
+        return
+    machine, rows = report.machine(), []
+    for num_hosts in args.hosts:
+        rows.append(measure(args, num_hosts))
+        print({name: round(value, 4) for name, value in rows[-1].items()}, flush=True)
         time.sleep(1)
-    machine, header = report.machine(), list(rows[0])
-    cells = [[f"{row[name]:.5g}" for name in header] for row in rows]
+    notes = NOTES.format(
+        workers=args.workers,
+        slots=args.slots,
+        steps=NUM_STEPS,
+        weights=4 * NUM_WEIGHTS // 1024,
+        processes=args.processes,
+    )
     sections = {
-        "Machine": report.facts(machine),
-        "The head's costs": report.table(header, cells),
-        "Notes": NOTES,
+        "Machine": report.facts(machine | {"descriptors allowed": descriptors}),
+        "The head's costs": report.table([*COSTS], [_cells(row, COSTS) for row in rows]),
+        "How fast": report.table([*SPEEDS], [_cells(row, SPEEDS) for row in rows]),
+        "Beside a connection per worker": report.table(*beside_the_old(rows[-1])),
+        "Notes": notes,
     }
-    report.publish("scale", sections, {"machine": machine, "rows": rows}, None, args.folder)
+    numbers = {"machine": machine, "rows": rows}
+    report.publish("scale", sections, numbers, None, args.folder, args.label)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""One worker ten times slower than the others: what slots in proportion to speed give back.
+"""One host ten times slower than the others: what slots in proportion to speed give back.
 
     python benchmarks/uneven_workers.py
 
-A step of an env takes a fixed time that its worker's speed divides; it sleeps, so that cores do
+A step of an env takes a fixed time that its host's speed divides; it sleeps, so that cores do
 not matter. Compared: equal shares, shares by measured speed (``balance=True``), rollouts that wait
-for most slots only (``wait_num``), and workers of equal speed with the same total. Results go to
+for most slots only (``wait_num``), and hosts of equal speed with the same total. Results go to
 ``benchmarks/results/uneven_workers``.
 """
 
@@ -34,8 +34,9 @@ NUM_ENVS, NUM_STEPS = 64, 32
 UNEVEN = (1.0, 1.0, 1.0, 0.1)
 PROMISED = 0.9
 NOTES = f"""\
-- {NUM_ENVS} slots, {len(UNEVEN)} workers with speeds {UNEVEN}, rollouts of {NUM_STEPS} steps; a
-  step takes {1e3 * STEP_S:g} ms at speed 1. "Even": the same total speed in equal workers.
+- {NUM_ENVS} slots, {len(UNEVEN)} hosts with one worker each and speeds {UNEVEN}, rollouts of
+  {NUM_STEPS} steps; a step takes {1e3 * STEP_S:g} ms at speed 1. "Even": the same total speed in
+  equal hosts.
 - The first rollouts, in which speeds are measured and slots move, are not counted.
 - `wait_num`: rollouts that return with three quarters of the slots; rows per second of what came.
 """
@@ -58,16 +59,16 @@ class Sleeper(gymnasium.Env[Any, Any]):
 
 
 class MachinesOfSpeed(LocalLauncher):
-    """Local workers that stand for machines of these speeds."""
+    """Local hosts that stand for machines of these speeds."""
 
     def __init__(self, speeds: Sequence[float]) -> None:
-        super().__init__()
+        super().__init__(hosts=len(speeds))
         self._speeds = speeds
 
-    def command(self, worker: str) -> list[str]:
+    def command(self, host: str) -> list[str]:
         """With the speed of its place."""
-        place = int(worker.removeprefix("worker-").partition(".")[0])
-        return ["env", f"{SPEED}={self._speeds[place]}", *super().command(worker)]
+        place = int(host.removeprefix("host-").partition(".")[0])
+        return ["env", f"{SPEED}={self._speeds[place]}", *super().command(host)]
 
 
 def even_odds(weights: Any, observations: Any) -> Categorical:
@@ -77,7 +78,7 @@ def even_odds(weights: Any, observations: Any) -> Categorical:
 def rows_per_s(
     speeds: Sequence[float], seconds: float, wait_num: int | None = None, **options: Any
 ) -> tuple[float, list[int]]:
-    """Throughput of rollouts, and the slots that each worker has in the end."""
+    """Throughput of rollouts, and the slots that each host has in the end."""
     launcher = MachinesOfSpeed(speeds)
     with clusterenv.ClusterEnv(
         Sleeper, NUM_ENVS, len(speeds), launcher=launcher, **options
@@ -90,7 +91,7 @@ def rows_per_s(
         while perf_counter() - start < seconds:
             rows += envs.rollout(policy, NUM_STEPS, wait_num=wait_num).rewards.size
         elapsed = perf_counter() - start
-        return rows / elapsed, list(map(len, inside.slots_by_place(envs)))
+        return rows / elapsed, list(map(len, inside.slots_by_host(envs).values()))
 
 
 def main() -> None:
@@ -114,7 +115,7 @@ def main() -> None:
     machine = report.machine()
     sections = {
         "Machine": report.facts(machine),
-        "Rollouts": report.table(["", "rows/s", "of even speeds", "slots by worker"], rows),
+        "Rollouts": report.table(["", "rows/s", "of even speeds", "slots by host"], rows),
         "Notes": f"{NOTES}- Promised for shares by speed: {PROMISED} of even speeds.",
     }
     numbers = {"machine": machine, "rows_per_s": {name: m[0] for name, m in measured.items()}}

@@ -1,4 +1,4 @@
-"""`make demo`: PPO solves LunarLander-v3 on local workers, and shows what was pulled when.
+"""`make demo`: PPO solves LunarLander-v3 on two local hosts, and shows what was pulled when.
 
 Writes learning_curve.png, sync.png and summary.txt to runs/demo.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib as mpl
 import ppo
 import tyro
+from launching import LauncherName
 from matplotlib import pyplot as plt
 from progress import Point, Progress
 
@@ -31,6 +32,8 @@ class Args(ppo.Args):
     """of the generalised advantage estimate"""
     total_steps: int = 1_500_000
     """environment steps in all"""
+    launcher: LauncherName = "local-hosts"
+    """two hosts behind sockets, as on a cluster: what the ledger shows has really moved"""
     out: Path = Path("runs/demo")
     """where pictures, summary and TensorBoard file go"""
 
@@ -60,7 +63,7 @@ def summarise(args: Args, envs: ClusterEnv, progress: Progress, episodes: Episod
             f"(lowest {returns.min():.1f}, highest {returns.max():.1f})",
             f"  training:   {last.step:,} steps in {last.seconds:.0f} s, "
             f"{last.step / last.seconds:,.0f} steps/s with learning, "
-            f"{envs.num_workers} workers x {envs.num_envs // envs.num_workers} envs",
+            f"{len(envs.workers)} workers x {envs.num_envs // len(envs.workers)} envs",
             "",
             table(envs.ledger),
         ]

@@ -32,15 +32,15 @@ def main(seeds: int = 5, runs: Path = Path("runs/experiments")) -> None:
     for result in results:
         pulled, versions = result["pulled_versions"], result["versions"]
         rate = sum(map(len, pulled)) / len(pulled) / versions
-        late = [version for of_worker in pulled for version in of_worker if version > 20]
+        late = [version for of_host in pulled for version in of_host if version > 20]
         late_rate = len(late) / len(pulled) / (versions - 20)
         shares = [f"{100 * rate:.1f} %", f"{100 * late_rate:.1f} %"]
         rows.append([str(result["seed"]), *shares, f"{result['return']:.1f}"])
-    header = ["seed", "pulls per version and worker", "after the first 20 versions", "return"]
+    header = ["seed", "pulls per version and host", "after the first 20 versions", "return"]
     returns = interval([result["return"] for result in results])
     sections = {
         "Results": report.table(header, rows),
-        "How it was measured": f"PPO on {ENV} as in the other sync runs, 2 workers, "
+        "How it was measured": f"PPO on {ENV} as in the other sync runs, 2 hosts, "
         f"{results[0]['versions']} versions, budget PullRate({SHARE}), which begins with threshold "
         f"0.1; return of 128 episodes, {returns} over the seeds.\n",
         "Machine": report.facts(results[0]["machine"]),

@@ -2,9 +2,9 @@
 
     PYTHONPATH=examples:benchmarks python experiments/estimator.py
 
-Workers pull every 16th version, so that copies of every lag act. Before each rollout the head
-measures as always, on 64 rows of each worker's last fragment. The exact value is the mean KL
-between the copy and that newest policy on *all* states that the worker sees next. The cost of
+Two hosts pull every 16th version, so that copies of every lag act. Before each rollout the head
+measures as always, on 64 rows of each host's last fragment. The exact value is the mean KL
+between the copy and that newest policy on *all* states that the host sees next. The cost of
 measuring is compared with that of the PPO updates in the same run.
 """
 
@@ -23,7 +23,7 @@ import torch
 import tyro
 from sync_run import Curve
 
-from clusterenv import AdaptiveSync, ClusterEnv, TorchPolicy
+from clusterenv import AdaptiveSync, ClusterEnv, LocalLauncher, TorchPolicy
 
 THRESHOLD = 0.1
 
@@ -52,19 +52,15 @@ class Pairs:
 
     def add(self, rollout: Any, policy: TorchPolicy, newest: int) -> None:
         """A rollout has come that was decided on while ``newest`` was the newest version."""
-        latest = {m.worker: m for m in self._envs.ledger.measurements if m.newest == newest}
-        for worker, columns in zip(sorted(latest), _columns(self._envs), strict=False):
-            estimate = latest[worker]
-            if rollout.versions[0, columns[0]] == estimate.held:
+        latest = {m.host: m for m in self._envs.ledger.measurements if m.newest == newest}
+        for host, columns in inside.slots_by_host(self._envs).items():
+            estimate = latest.get(host)
+            if estimate is not None and rollout.versions[0, columns[0]] == estimate.held:
                 exact = _exact(rollout, policy, columns)
                 self.rows.append((estimate.divergence, estimate.standard_error, exact))
 
 
-def _columns(envs: ClusterEnv) -> list[np.ndarray]:
-    return np.array_split(np.arange(envs.num_envs), envs.num_workers)
-
-
-def _exact(rollout: Any, policy: TorchPolicy, columns: np.ndarray) -> float:
+def _exact(rollout: Any, policy: TorchPolicy, columns: range) -> float:
     rows = rollout.flatten(rollout.observations[:-1, columns])
     newest = policy.act(rows, None, None).distribution
     assert newest is not None
@@ -80,7 +76,9 @@ def main(total_steps: int = 1_000_000, seed: int = 1) -> None:
     rule = AdaptiveSync(1e9, 16, spread=0.0)
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    with ClusterEnv(args.env_id, args.num_envs, args.num_workers, sync=rule) as envs:
+    # Hosts with a worker each.
+    hosts = LocalLauncher(hosts=2)
+    with ClusterEnv(args.env_id, args.num_envs, 2, launcher=hosts, sync=rule) as envs:
         survey = inside.wrap_survey(envs, Stopwatch)
         update = Stopwatch(ppo.update)
         agent = ppo.Agent(envs, args.hidden)

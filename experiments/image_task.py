@@ -22,7 +22,7 @@ from sync_run import run
 from torch import Tensor, nn
 
 from clusterenv import AdaptiveSync
-from clusterenv.head.surveyor import Surveyor
+from clusterenv.head.drift import Drift
 
 ARGS = replace(
     ppo.Args(),
@@ -67,12 +67,12 @@ def _cnn(channels: int, outputs: int, gain: float) -> nn.Sequential:
 
 def main(seeds: int = 3) -> None:
     """All runs, then the table."""
-    measuring, learning = Stopwatch(Surveyor.survey), Stopwatch(ppo.update)
+    measuring, learning = Stopwatch(Drift.measure), Stopwatch(ppo.update)
 
-    def survey(surveyor: Surveyor, sparingly: bool) -> None:
-        measuring(surveyor, sparingly)
+    def measure(drift: Drift, sparingly: bool) -> None:
+        measuring(drift, sparingly)
 
-    Surveyor.survey, ppo.update = survey, learning  # type: ignore[method-assign]
+    Drift.measure, ppo.update = measure, learning  # type: ignore[method-assign]
     results = []
     for rule in ("always", "adaptive:0.1"):
         measuring.seconds = learning.seconds = 0.0
@@ -112,7 +112,7 @@ def _table(results: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
             f"{sum(map(len, result['pulled_versions']))} of {2 * result['versions']}",
             f"{result['sync_bytes'] / 1e6:.1f}",
             f"{result['full_bytes'] / result['sync_bytes']:.0f}x",
-            f"{result['bytes_by_kind']['Collected'] / 1e6:,.0f}",
+            f"{result['bytes_by_kind']['FragmentMade'] / 1e6:,.0f}",
             f"{result['prototype_bytes'] / 1e6:,.0f}",
         ]
         for result in results
@@ -124,10 +124,10 @@ def _notes(cost: float) -> str:
     updates = int(np.ceil(ARGS.total_steps / ARGS.num_steps / ARGS.num_envs))
     return (
         f"PPO on Catch, {ARGS.total_steps:,} steps, {updates} updates; return of "
-        f"{ARGS.eval_episodes} episodes. Measuring on {AdaptiveSync().rows} rows per worker took "
+        f"{ARGS.eval_episodes} episodes. Measuring on {AdaptiveSync().rows} rows per host took "
         f"{100 * cost:.1f} % of the time of the PPO updates. MB for weights: all that the socket "
         "carried for weights, pulls and the requests with announcements. In full: actor and critic "
-        "in fp32 to each worker at every version. JSON at every step: computed for the same run.\n"
+        "in fp32 to each host at every version. JSON at every step: computed for the same run.\n"
     )
 
 

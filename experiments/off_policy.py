@@ -18,7 +18,7 @@ import tyro
 from intervals import interval
 from sync_run import SYNC_MESSAGES, Curve
 
-from clusterenv import AdaptiveSync, ClusterEnv, EveryVersion, SyncRule
+from clusterenv import AdaptiveSync, ClusterEnv, EveryVersion, LocalLauncher, SyncRule
 from clusterenv.sync.exports import summary
 
 THRESHOLD = 0.05
@@ -39,7 +39,7 @@ def run(example: Any, rule: str, seed: int) -> dict[str, Any]:
         args.num_workers,
         sync=sync,
         encoding=encoding,
-        shared_memory=False,
+        launcher=LocalLauncher(hosts=args.num_workers),
     ) as envs:
         curve = Curve()
         policy = example.train(args, envs, curve)
@@ -90,7 +90,7 @@ def publish(results: list[dict[str, Any]]) -> None:
         "Results": report.table(*_summary(results)),
         "Runs": report.table(header, rows),
         "How it was measured": "Mean return of 50 evaluation episodes, and its 95 % interval over "
-        "the seeds. Pulls of two workers. Bytes: all that the socket carried for weights, pulls, "
+        "the seeds. Pulls of two hosts. Bytes: all that the socket carried for weights, pulls, "
         "announcements and the requests that carry them.\n",
         "Machine": report.facts(report.machine()),
     }

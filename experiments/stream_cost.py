@@ -3,7 +3,7 @@
     PYTHONPATH=examples:benchmarks python experiments/stream_cost.py
 
 DQN on CartPole-v1. The more gradient steps per fragment, the more often it publishes between two
-fragments of a worker; how often is the divergence measured then, and what does it take?
+fragments of a host; how often is the divergence measured then, and what does it take?
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ import tyro
 from estimator import Stopwatch
 from replay import Replay
 
-from clusterenv import AdaptiveSync, ClusterEnv
+from clusterenv import AdaptiveSync, ClusterEnv, LocalLauncher
 
 UPDATES_PER_FRAGMENT = (1, 4, 16, 64)
 
 
-def run(num_workers: int, updates: int, fragments: int) -> dict[str, float]:
+def run(num_hosts: int, updates: int, fragments: int) -> dict[str, float]:
     """Learn from so many fragments; counts and seconds."""
     torch.set_num_threads(1)
-    args = replace(dqn.Args(), num_envs=4 * num_workers)
+    args = replace(dqn.Args(), num_envs=4 * num_hosts)
     rule = AdaptiveSync.for_off_policy(0.05)
-    with ClusterEnv(args.env_id, args.num_envs, num_workers, sync=rule) as envs:
+    # Hosts with a worker each.
+    hosts = LocalLauncher(hosts=num_hosts)
+    with ClusterEnv(args.env_id, args.num_envs, num_hosts, launcher=hosts, sync=rule) as envs:
         survey = inside.wrap_survey(envs, Stopwatch)
         network = dqn.QNetwork(envs, args.hidden)
         learner, replay = dqn.Learner(network, args), Replay(args.buffer_size, args.seed)
@@ -46,7 +48,7 @@ def run(num_workers: int, updates: int, fragments: int) -> dict[str, float]:
                 break
         ledger = envs.ledger
         return {
-            "workers": num_workers,
+            "hosts": num_hosts,
             "gradient steps and versions per fragment": updates,
             "fragments": fragments,
             "measurements": len(ledger.measurements),
@@ -60,10 +62,10 @@ def run(num_workers: int, updates: int, fragments: int) -> dict[str, float]:
 def main(fragments: int = 400) -> None:
     """All of them, then the table."""
     results = [
-        run(workers, updates, fragments) for workers in (2, 4) for updates in UPDATES_PER_FRAGMENT
+        run(hosts, updates, fragments) for hosts in (2, 4) for updates in UPDATES_PER_FRAGMENT
     ]
     header = [
-        "workers",
+        "hosts",
         "versions per fragment",
         "measurements per fragment",
         "ms of measuring per fragment",
@@ -73,7 +75,7 @@ def main(fragments: int = 400) -> None:
         "Results": report.table(header, [_row(result) for result in results]),
         "How it was measured": "DQN on CartPole-v1 with a network of 128x128, a publish after "
         f"every gradient step, {fragments} fragments of 16 steps of 4 envs. A measurement is of "
-        "one worker, on 64 rows of its latest fragment: when a version is first newer than what "
+        "one host, on 64 rows of its latest fragment: when a version is first newer than what "
         "acted, and again whenever the lag has doubled.\n",
         "Machine": report.facts(report.machine()),
     }
@@ -83,7 +85,7 @@ def main(fragments: int = 400) -> None:
 def _row(result: dict[str, Any]) -> list[str]:
     fragments = result["fragments"]
     return [
-        str(result["workers"]),
+        str(result["hosts"]),
         str(result["gradient steps and versions per fragment"]),
         f"{result['measurements'] / fragments:.2f}",
         f"{1e3 * result['measuring_s'] / fragments:.2f}",

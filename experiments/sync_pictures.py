@@ -28,7 +28,7 @@ def draw(env: str, rules: dict[str, list[Result]]) -> Any:
         xlabel="environment steps",
         ylabel="last 100 episodes, mean over seeds",
     )
-    pulls.set(title="Cumulative pulls per worker", xlabel="version", ylabel="pulls", yscale="log")
+    pulls.set(title="Cumulative pulls per host", xlabel="version", ylabel="pulls", yscale="log")
     trade_off.set(
         title="Final return against bytes, with 95 % intervals",
         xlabel="kB for weights and announcements",
@@ -85,8 +85,8 @@ def _draw_curve(axes: Any, rule: str, runs: list[Result], style: dict[str, Any])
 
 def _draw_pulls(axes: Any, runs: list[Result], style: dict[str, Any]) -> None:
     versions = np.arange(1, runs[0]["versions"] + 1)
-    workers = [np.array(pulled) for run in runs for pulled in run["pulled_versions"]]
-    counts = [(pulled[None, :] <= versions[:, None]).sum(axis=1) for pulled in workers]
+    hosts = [np.array(pulled) for run in runs for pulled in run["pulled_versions"]]
+    counts = [(pulled[None, :] <= versions[:, None]).sum(axis=1) for pulled in hosts]
     axes.plot(versions, np.mean(counts, axis=0), **style)
 
 

@@ -94,12 +94,12 @@ _METHOD = """\
 Return: the mean of 128 evaluation episodes of the learner's policy after training, then mean ± 95 %
 interval (Student's t) over seeds. Differences to `always` are paired by seed. While training: the
 mean over the learning curve, whose points are the mean returns of the last 100 episodes; these were
-played by the workers, with the weights that they had. Fewer pulls: than one per version and worker.
+played by the workers, with the weights that they had. Fewer pulls: than one per version and host.
 Due to the lag: the share of pulls because of `max_lag`. kB: all that went through the socket, to
-and from both workers, for weights, pulls and announcements (the whole requests that carry these).
-Fewer bytes: than the full policy, actor and critic in fp32, for every version and worker. Sample
+and from both hosts, for weights, pulls and announcements (the whole requests that carry these).
+Fewer bytes: than the full policy, actor and critic in fp32, for every version and host. Sample
 size: the mean effective sample size of the measured rows; `always` and fixed periods do not
-measure. One core per run, head and two workers together, tcp, actor only, deltas."""
+measure. One core per run, for head and two hosts of one worker each; tcp, actor only, deltas."""
 
 
 def _order(rule: str) -> tuple[int, float]:
@@ -142,7 +142,7 @@ def _differences(runs: Runs, others: Runs, of: Any) -> list[float]:
 
 
 def _pulled_share(results: list[Result], after: int = 0) -> float:
-    """Of the versions after that one, how many a worker pulled."""
+    """Of the versions after that one, how many a host pulled."""
     pulls = sum(v > after for run in results for pulled in run["pulled_versions"] for v in pulled)
     return pulls / sum(len(run["pulled_versions"]) * (run["versions"] - after) for run in results)
 

@@ -3,8 +3,8 @@
     PYTHONPATH=examples:benchmarks python experiments/sync_run.py --rule adaptive:0.1 --seed 3
 
 Rules: ``always``, ``every:N``, ``adaptive:THRESHOLD`` (max_lag 16), ``rate:SHARE`` (a pull budget).
-The loss is the decoupled one throughout; where workers always pull it is PPO's own. Everything
-goes through the socket, not shared memory, so that every byte is counted there.
+The loss is the decoupled one throughout; where hosts always pull it is PPO's own. Each worker has
+a host of its own behind a socket, so that every pull is one worker's and every byte is counted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ import numpy as np
 import ppo
 import report
 
-from clusterenv import AdaptiveSync, ClusterEnv, EveryNth, EveryVersion, Ledger, PullRate, SyncRule
+from clusterenv import (
+    AdaptiveSync,
+    ClusterEnv,
+    EveryNth,
+    EveryVersion,
+    Ledger,
+    LocalLauncher,
+    PullRate,
+    SyncRule,
+)
 
 _POINTS = 64
 # What differs from examples/ppo.py, by env. The small tasks publish as often as the large one.
@@ -42,7 +51,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 # The weights and all talk about them; Collect has the announcement, and is counted whole.
-SYNC_MESSAGES = ("Weights", "WeightsNearby", "Announce", "Collect", "Pull", "Pulled")
+SYNC_MESSAGES = ("Weights", "Announce", "Collect", "Pull", "Pulled")
 
 _NOT_SETTINGS = ("env_id", "seed", "launcher", "threshold", "target_return", "out")
 
@@ -99,7 +108,7 @@ def run(args: ppo.Args, rule: str, make_agent: Any = ppo.Agent) -> dict[str, Any
         sync=rule_of(rule, args.max_lag),
         encoding=args.encoding,
         wrappers=(ppo.clip_actions,),
-        shared_memory=False,
+        launcher=LocalLauncher(hosts=args.num_workers),
     ) as envs:
         curve = Curve()
         policy = ppo.train(args, envs, curve, make_agent)
@@ -126,12 +135,12 @@ def _from_ledger(ledger: Ledger) -> dict[str, Any]:
     moved = ledger.bytes_by_kind
     pulled: dict[str, list[int]] = {}
     for pull in ledger.pulls:
-        pulled.setdefault(pull.worker, []).append(pull.version)
+        pulled.setdefault(pull.host, []).append(pull.version)
     measured = ledger.measurements
     realised = [m.realised for m in measured if m.realised is not None]
     return {
         "versions": ledger.versions[-1].version,
-        "pulled_versions": [pulled[worker] for worker in sorted(pulled)],
+        "pulled_versions": [pulled[host] for host in sorted(pulled)],
         "pulls_by_cause": ledger.pulls_by_cause,
         "sync_bytes": sum(moved.get(kind, 0) for kind in SYNC_MESSAGES),
         "bytes_by_kind": moved,

@@ -3,168 +3,228 @@
 Tests of one inner class construct that class; all others see ``envs`` from outside, or ask here.
 """
 
-from clusterenv.head import roster
-from clusterenv.wire import marks
+import os
 
-MAY_SPIN = marks.MAY_SPIN
+from clusterenv.head import recovery
+from clusterenv.memory import answer_flags
+from clusterenv.protocol.policies import TakePolicy
+
+MAY_SPIN = answer_flags.MAY_SPIN
 """Whether this machine orders memory so that workers can answer without a message."""
-restart_seed = roster.restart_seed
-"""The seed of a slot that starts over under its so-many-th replacement."""
+restart_seed = recovery.restart_seed
+"""The seed of a slot that starts over for the so-many-th time."""
 
 
 # Workers and their slots.
 
 
+def _host(envs):
+    """The host in this process."""
+    return envs._session.fleet._host
+
+
+def _workers(envs):
+    return envs.workers
+
+
 def worker_names(envs):
     """The worker in each place."""
-    return [member.worker for member in envs._head.roster.members]
+    return [worker.name for worker in _workers(envs)]
 
 
 def slots_by_worker(envs):
     """The slots of each worker that has some."""
-    return {member.worker: member.slots for member in envs._head.roster.staffed}
+    return {worker.name: tuple(worker.slots) for worker in _workers(envs) if worker.slots}
+
+
+def host_names(envs):
+    """The host in each place that has slots."""
+    return [host.name for host in envs._session.fleet.hosts]
+
+
+def host_pid(envs, host):
+    """The process of a host behind a socket."""
+    return next(one.pid for one in envs._session.fleet.survey() if one.name == host)
+
+
+def slots_by_host(envs):
+    """The slots of each host, in order."""
+    by_host = {}
+    for worker in _workers(envs):
+        by_host.setdefault(worker.host, []).extend(worker.slots)
+    return by_host
 
 
 def times_replaced(envs):
     """How often the worker in each place was replaced."""
-    return [member.incarnation for member in envs._head.roster.members]
+    return [worker.incarnation for worker in _workers(envs)]
 
 
 def restarts_that_count(envs):
     """How many of the last minute's replacements in each place count against the budget."""
-    return [len(member.restarts) for member in envs._head.roster.members]
+    return [len(worker.restarts) for worker in _host(envs)._staff.members]
 
 
 def times_restarted(envs, slot):
-    """How often a slot was given to another worker."""
-    return envs._head.roster._incarnations[slot]
+    """How often a slot has started over."""
+    return envs._session.recovery._incarnations.get(slot, 0)
 
 
 def worker_pid(envs, worker):
     """The process of a worker."""
-    return envs._head.crew.reception.host_of(worker)[1]
+    return next(one.pid for one in _workers(envs) if one.name == worker)
+
+
+def hosts_replaced(envs):
+    """How often the host in each place was replaced."""
+    return [host.incarnation for host in envs._session.fleet.hosts]
+
+
+def host_restarts_that_count(envs):
+    """As `restarts_that_count`, of hosts behind sockets."""
+    return [len(host.restarts) for host in envs._session.fleet.hosts]
 
 
 def all_are_here(envs):
-    """Whether there is a connection to the worker in each place."""
-    return all(map(envs._head.crew.reception.is_here, worker_names(envs)))
+    """Whether every host that was ordered has come."""
+    return all(host.state != "ordered" for host in envs._session.fleet.survey())
 
 
 def num_spares(envs):
-    """How many workers wait for a place."""
-    return len(envs._head.crew._enrolment.spares)
-
-
-def send_to(envs, place, message):
-    """Send a message to the worker in that place."""
-    envs._head.crew.send(envs._head.roster.members[place], message)
+    """How many hosts wait for a place."""
+    return len(envs._session.fleet.spares)
 
 
 # The launcher.
 
 
 def launcher_of(envs):
-    """The launcher that started the workers."""
-    return envs._head.crew._launcher
+    """The launcher that started the hosts."""
+    return envs._session.fleet.launcher
 
 
 def logs_of(envs, worker):
-    """What the launcher has of a worker's output."""
-    return launcher_of(envs).logs(worker)
+    """What there is of a worker's output."""
+    return next(one.running.log_tail() for one in _host(envs)._staff.members if one.name == worker)
 
 
 def last_status(envs):
-    """What the launcher last said about its workers: another object each time."""
-    return envs._head.crew.watch.status
+    """What the launcher last said about its hosts: another object each time."""
+    return envs._session.fleet._hosts.watch.status
 
 
-def knows_all_pods(envs):
-    """Whether the Kubernetes launcher knows the pod of each worker."""
-    return all(launcher_of(envs)._run._crowd._pod_by_worker)
-
-
-# How head and workers talk.
+# How head and hosts talk.
 
 
 def shares_memory(envs):
-    """Whether the head has memory in common with its workers."""
-    crew = envs._head.crew
-    return crew.shares_memory or crew.arena_fd is not None
+    """Whether the host is an object in the head's process."""
+    return hasattr(envs._session.fleet, "_host")
 
 
 def head_address(envs):
     """Where the head listens."""
-    return envs._head.crew._socket.address
+    return envs._session.fleet.address
 
 
-def invite(envs, worker):
-    """An invitation for a worker that no launcher starts."""
-    return envs._head.crew._socket.invite(
-        worker, lease_s=30.0, step_timeout_s=30.0, startup_timeout_s=30.0, shared=None
-    )
+def _hosts(envs):
+    """The hosts behind sockets."""
+    return envs._session.fleet._hosts
 
 
-def revoke(envs, worker):
-    """Take back what :func:`invite` gave."""
-    envs._head.crew._socket.revoke(worker)
+def invite(envs, host):
+    """An invitation for a host that nobody started."""
+    return _hosts(envs)._socket.invite(host, 30.0, _hosts(envs).limits, 1)
+
+
+def revoke(envs, host):
+    """Do not let that host in any more."""
+    with _hosts(envs).driver:
+        _hosts(envs)._socket.revoke(host)
 
 
 def num_fragments_on_their_way(envs):
-    """How many fragments were asked for and have not come."""
-    return len(envs._head.collector._parts)
+    """How many fragments have come and were not taken."""
+    return len(envs._session.fragments)
 
 
-# How the head waits.
+# How the head waits for the host in its process.
+
+
+def _inbox(envs):
+    return _host(envs)._workers.inbox
 
 
 def let_spin(envs, may_spin):
     """Whether the head looks for answers for a while before it sleeps."""
-    envs._head.crew.inbox.may_spin = may_spin
+    _inbox(envs).may_spin = may_spin
 
 
 def finish_lockstep(envs, timeout_s):
     """Wait for all answers to `step_async`, without taking them; whether they came."""
-    return envs._head._exchange.finish_lockstep(timeout_s)
+    return _host(envs)._asking.lockstep.finish(timeout_s)
 
 
 def ring(envs):
     """Wake the head for nothing."""
-    envs._head.crew.inbox.bell.ring()
+    _inbox(envs).bell.ring()
 
 
 def forget_rings(envs):
     """Let the head not wake for answers that came before."""
-    envs._head.crew.inbox.bell.clear()
+    _inbox(envs).bell.clear()
 
 
 def cores_of_workers(envs):
     """The core that each worker last ran on: an array that changes."""
-    return envs._head._arena.marks._cores
+    return _host(envs).rows.flags._cores
 
 
 def pretend_to_sleep_on(patch, core):
     """Let the head believe that it runs on the core `core()`; `patch` is a monkeypatch."""
-    patch.setattr("clusterenv.wire.marks.current_core", core)
+    patch.setattr("clusterenv.memory.answer_flags.current_core", core)
 
 
 def num_silent_answers(envs):
     """How many parts were answered without a message, ever."""
-    return envs._head._arena.part_marks.total()
+    return _host(envs).rows.part_flags.total()
+
+
+def send_unasked(envs, place):
+    """Send the worker in that place a message that asks for nothing."""
+    host = _host(envs)
+    host._workers.send(host.staff[place], TakePolicy(0, b"", b""))
+
+
+def wait_long(patch):
+    """Let the head, if nobody wakes it, sleep for as long as its caller waits at a time."""
+    patch.setattr("clusterenv.host.host._TICK_S", float("inf"))
+
+
+def interrupt_next_start(envs, patch):
+    """Ctrl-C comes when the host next starts a worker; `patch` is a monkeypatch."""
+    starter = _host(envs)._workers._starter
+    start = starter.start
+
+    def interrupted(*args):
+        patch.setattr(starter, "start", start)
+        raise KeyboardInterrupt
+
+    patch.setattr(starter, "start", interrupted)
+
+
+def frame_bytes(envs):
+    """How much memory there is for what each worker sends."""
+    return [os.fstat(worker.line.descriptors.from_worker).st_size for worker in _host(envs).staff]
 
 
 def look_for_losses_no_more(envs):
     """Let the head not look, now and then, who is lost."""
-    envs._head._exchange._next_check = float("inf")
+    _host(envs)._next_check = float("inf")
 
 
 def replace_wait(envs, patch, function):
     """Have the head call `function` where it would wait; `patch` is a monkeypatch."""
-    patch.setattr(envs._head.crew.inbox, "wait", function)
-
-
-def is_clocked(envs):
-    """Whether the head's waits are being timed."""
-    return bool({"wait", "wait_for_bell", "spin_until"} & set(vars(envs._head.crew.inbox)))
+    patch.setattr(_inbox(envs), "wait", function)
 
 
 # What the head does from now on: the arguments of each call, in a list that grows.
@@ -184,37 +244,37 @@ def note_calls(owner, method):
 
 def note_waits(envs):
     """(seconds, …) of each time that the head waits for something to arrive."""
-    return note_calls(envs._head.crew.inbox, "wait")
+    return note_calls(_inbox(envs), "wait")
 
 
 def note_sleeps(envs):
     """(seconds,) of each time that the head sleeps until somebody wakes it."""
-    return note_calls(envs._head.crew.inbox, "wait_for_bell")
+    return note_calls(_inbox(envs), "wait_for_bell")
 
 
 def note_spins(envs):
     """Each time that the head begins to look for answers without sleeping."""
-    return note_calls(envs._head.crew.inbox, "spin_until")
+    return note_calls(_inbox(envs), "spin_until")
 
 
 def note_pumps(envs):
     """Each time that the head takes in messages."""
-    return note_calls(envs._head._exchange, "pump")
+    return note_calls(_host(envs), "heard")
 
 
 def note_full_begins(envs):
     """Each step that begins with a look at every worker."""
-    return note_calls(envs._head._exchange._lockstep, "begin")
+    return note_calls(_host(envs)._asking.lockstep, "begin")
 
 
 def note_part_calls(envs):
-    """(…, …, slots, …) of each time that a worker is called for a part of its slots."""
-    return note_calls(envs._head._exchange._parts, "call")
+    """(…, …, …, slots, …) of each time that a worker is called for a part of its slots."""
+    return note_calls(_host(envs)._asking.parts, "call")
 
 
 def note_arrivals(envs):
     """The messages that arrive."""
-    inbox, arrivals = envs._head.crew.inbox, []
+    inbox, arrivals = _inbox(envs), []
     take = inbox.take
     inbox.take = lambda: [arrivals.append(arrival) or arrival for arrival in take()]
     return arrivals
@@ -222,10 +282,16 @@ def note_arrivals(envs):
 
 def note_rings(envs):
     """Of each sleep whether somebody ended it."""
-    inbox, rings = envs._head.crew.inbox, []
+    inbox, rings = _inbox(envs), []
     wait_for_bell = inbox.wait_for_bell
     inbox.wait_for_bell = lambda seconds: rings.append(wait_for_bell(seconds)) or rings[-1]
     return rings
+
+
+def is_timed(envs):
+    """Whether the head, or a worker of its own process, counts what it does."""
+    workers = [worker.line.mailbox.times.is_on for worker in _host(envs).staff]
+    return any([envs._session.fleet.stopwatch.is_on, *workers])
 
 
 # How partial batches are cut into parts.

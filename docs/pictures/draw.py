@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from clusterenv import AdaptiveSync, ClusterEnv
-from clusterenv.cli.bench import add_arguments, measure
-from clusterenv.cli.bench_policy import bench_policy
-from clusterenv.cli.profile_table import profile_table, recommend
-from clusterenv.cli.run_table import run_table
-from clusterenv.cli.tables import Table
-from clusterenv.cli.terminal import save_picture
-from clusterenv.wire.status_channel import Run, fetch
+from clusterenv import AdaptiveSync, ClusterEnv, LocalLauncher
+from clusterenv.status.channel import Run, fetch
+from clusterenv.tools.bench import add_arguments, measure
+from clusterenv.tools.bench_policy import bench_policy
+from clusterenv.tools.profile_table import profile_table, recommend
+from clusterenv.tools.run_table import run_table
+from clusterenv.tools.tables import Table
+from clusterenv.tools.terminal import save_picture
 
 HERE = Path(__file__).parent
 ENV = "LunarLander-v3"
@@ -24,12 +24,16 @@ ENV = "LunarLander-v3"
 
 def nameless(status):
     """The same without the name of the machine that draws."""
-    workers = tuple(msgspec.structs.replace(worker, host="node1") for worker in status.workers)
-    return msgspec.structs.replace(status, host="node1", workers=workers)
+    hosts = tuple(
+        msgspec.structs.replace(host, machine=f"node{number}")
+        for number, host in enumerate(status.hosts, 1)
+    )
+    return msgspec.structs.replace(status, machine="node1", hosts=hosts)
 
 
 def draw_top(seconds=6.0):
-    with ClusterEnv(ENV, 64, 4, sync=AdaptiveSync(threshold=0.002, max_lag=16)) as envs:
+    sync, launcher = AdaptiveSync(threshold=0.002, max_lag=16), LocalLauncher(hosts=2)
+    with ClusterEnv(ENV, 64, 4, sync=sync, launcher=launcher) as envs:
         policy = bench_policy(envs.single_observation_space, envs.single_action_space, 64)
         run, snapshots = Run(envs.run_id, os.getpid()), []
 

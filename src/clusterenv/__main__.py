@@ -1,6 +1,6 @@
 """``python -m clusterenv``."""
 
-from clusterenv.cli.main import main
+from clusterenv.tools.main import main
 
 if __name__ == "__main__":
     main()

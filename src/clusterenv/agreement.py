@@ -16,7 +16,7 @@ ObservationMode = str | tuple[Space[Any], Space[Any]]
 
 
 @dataclass(frozen=True)
-class Agreement:
+class AgreedSpaces:
     """What all workers agree on."""
 
     single_observation_space: Space[Any]
@@ -31,14 +31,14 @@ class Agreement:
 
 def agree_on_spaces(
     descriptions: Sequence[dict[str, Any]], counts: Sequence[int], mode: ObservationMode
-) -> Agreement:
+) -> AgreedSpaces:
     """Check that all envs fit together; raise what Gymnasium raises if they do not."""
     observations = _by_slot(descriptions, counts, "observation_spaces")
     actions = _by_slot(descriptions, counts, "action_spaces")
     batched, single = _observation_spaces(observations, mode)
     _check_observations(observations, single, mode)
     _check_actions(actions)
-    return Agreement(
+    return AgreedSpaces(
         single_observation_space=single,
         observation_space=batched,
         single_action_space=actions[0],

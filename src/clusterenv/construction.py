@@ -20,7 +20,9 @@ from clusterenv.backends.gymnasium import (
     EnvWrapper,
     RegisteredBackend,
 )
-from clusterenv.launchers.base import Launcher, cores
+from clusterenv.launchers.base import Launcher
+from clusterenv.launchers.in_process import InProcessLauncher
+from clusterenv.launchers.local import LocalLauncher
 from clusterenv.limits import Limits
 from clusterenv.policies.base import Policy
 from clusterenv.sync import EveryVersion, SyncRule
@@ -100,6 +102,8 @@ def _places_in_groups() -> dict[str, str]:
 
 
 def _refuse_moved(kwargs: dict[str, Any]) -> None:
+    if "min_workers" in kwargs:
+        raise TypeError("min_workers is min_hosts now: hosts are what comes late or is lost")
     for name, place in _places_in_groups().items():
         if name in kwargs:
             group = place.partition("=")[0]
@@ -122,51 +126,52 @@ def _own_arguments() -> list[str]:
     return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
 
 
-def choose_num_workers(
-    num_workers: int | None, num_envs: int, launcher: Launcher | None = None
-) -> int:
-    """As asked, else as many as the launcher has room for, or one per core; no more than envs."""
+def choose_num_workers(num_workers: int | None, num_envs: int) -> int | None:
+    """As asked, but no more than envs; None if nobody asked."""
     if num_workers is None:
-        return min(getattr(launcher, "room", None) or cores(), num_envs)
+        return None
     if num_workers < 1:
         raise ValueError(f"num_workers={num_workers} must be at least 1")
     return min(num_workers, num_envs)
 
 
-def choose_min_workers(min_workers: int | None, num_workers: int) -> int:
-    """As asked, else all."""
-    if min_workers is None:
-        return num_workers
-    if not 1 <= min_workers <= num_workers:
-        raise ValueError(f"min_workers={min_workers} must be between 1 and {num_workers=}")
-    return min_workers
+def choose_batch_size(batch_size: int | None, num_envs: int) -> int:
+    """As asked, if that can be; else all envs."""
+    if batch_size is None:
+        return num_envs
+    if not 1 <= batch_size <= num_envs:
+        raise ValueError(f"batch_size={batch_size} must be between 1 and num_envs={num_envs}")
+    return batch_size
 
 
-def choose_launcher(launcher: Launcher | str) -> Launcher:
-    """A launcher object from a name, or as it is."""
+def choose_min_hosts(min_hosts: int | None, launcher: Launcher) -> int | None:
+    """As asked, if that can be; None for all."""
+    if min_hosts is not None and not 1 <= min_hosts <= max(1, launcher.num_hosts):
+        raise ValueError(
+            f"min_hosts={min_hosts} must be between 1 and the number of hosts, which is "
+            f"{max(1, launcher.num_hosts)} with this launcher"
+        )
+    return min_hosts
+
+
+def choose_launcher(launcher: Launcher | str, shared_memory: bool = True) -> Launcher:
+    """A launcher object from a name, or as it is; with host processes if no memory is shared."""
     if not isinstance(launcher, str):
+        if not shared_memory and isinstance(launcher, LocalLauncher) and launcher.num_hosts == 0:
+            return launcher.with_hosts(1)
         return launcher
     if launcher not in _LAUNCHERS:
         raise ValueError(
             f"launcher={launcher!r} is none of {sorted(_LAUNCHERS)}; other launchers are "
             "objects, such as clusterenv.SlurmLauncher(…)"
         )
-    return _LAUNCHERS[launcher]()
+    return choose_launcher(_LAUNCHERS[launcher](), shared_memory)
 
 
-def _local() -> Launcher:
-    from clusterenv.launchers.local import LocalLauncher
-
-    return LocalLauncher()
-
-
-def _in_process() -> Launcher:
-    from clusterenv.launchers.in_process import InProcessLauncher
-
-    return InProcessLauncher()
-
-
-_LAUNCHERS: dict[str, Callable[[], Launcher]] = {"local": _local, "in-process": _in_process}
+_LAUNCHERS: dict[str, Callable[[], Launcher]] = {
+    "local": LocalLauncher,
+    "in-process": InProcessLauncher,
+}
 
 
 def choose_sync_rule(rule: SyncRule | None) -> SyncRule:
@@ -186,6 +191,21 @@ def choose_sync_rule(rule: SyncRule | None) -> SyncRule:
 
 
 _RULE_MEMBERS = ("cause_to_pull", "rows", "measure", "threshold")
+
+
+class AsPolicy:
+    """Makes policies of modules; the last one is remembered, so that it stays the same object."""
+
+    def __init__(self) -> None:
+        self._wrapped: tuple[Any, Policy] | None = None
+
+    def __call__(self, policy: Any) -> Policy:
+        """``policy`` itself, or what acts with the module that it is."""
+        if hasattr(policy, "act"):
+            return policy  # type: ignore[no-any-return]
+        if self._wrapped is None or self._wrapped[0] is not policy:
+            self._wrapped = policy, wrap_module(policy)
+        return self._wrapped[1]
 
 
 def wrap_module(module: Any) -> Policy:

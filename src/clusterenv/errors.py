@@ -21,7 +21,16 @@ class ClusterEnvError(Exception):
 
 
 class StartupError(ClusterEnvError, RuntimeError):
-    """The workers did not come up."""
+    """The workers did not come up.
+
+    Attributes:
+        refused: Why the head refused a host, if it did.
+        unreached: The address that hosts have not reached, if it waited for these.
+    """
+
+    def __init__(self, text: str, *, refused: str = "", unreached: str = "") -> None:
+        super().__init__(text)
+        self.refused, self.unreached = refused, unreached
 
 
 class WorkerLostError(ClusterEnvError, RuntimeError):

@@ -1,4 +1,4 @@
-"""How long things may take, and how often a worker may be replaced."""
+"""How long things may take, and how often a worker or a host may be replaced."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Limits:
     """
 
     startup_timeout_s: float = 120.0
-    """How long workers may take to start and build their envs."""
+    """How long hosts and workers may take to start and build their envs."""
     step_timeout_s: float = 300.0
-    """How long a worker may take for one request; after that it counts as lost."""
+    """How long a worker may take for one step or call; after that it counts as lost."""
     restart_timeout_s: float = 60.0
     """How long a replacement may take to start."""
     lease_s: float = 30.0
-    """A worker without its head ends itself after this time."""
+    """A host without its head ends itself and its workers after this time."""
     max_restarts_per_minute: int = 3
-    """How often one worker may be replaced; 0 means never."""
+    """How often one worker, or one host, may be replaced; 0 means never."""
 
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self) if field.name.endswith("_s")):

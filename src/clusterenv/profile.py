@@ -11,7 +11,7 @@ SHARES = ("env", "inference", "serialise", "network", "wait", "learner", "head",
 MEANINGS = {
     "env": "stepping and resetting envs",
     "inference": "the policy acts",
-    "serialise": "rows and fragments are written for the head",
+    "serialise": "actions are read, rows and fragments written for the head",
     "network": "messages, wake-ups and pulls of weights are under way",
     "wait": "for slower workers, in lockstep",
     "learner": "the user's own loop, while workers have nothing to do",
@@ -19,6 +19,7 @@ MEANINGS = {
     "other": "the worker's own bookkeeping",
 }
 _BUSY = ("env", "inference", "serialise", "other")
+_ALL = (*_BUSY, "pull", "idle")
 _MUCH, _MOST = 0.2, 0.5
 
 
@@ -33,9 +34,10 @@ class Profile:
     """``learner`` (outside of calls), ``head`` (inside), ``wait`` (for workers), and
     ``inference`` where the head's own forward pass was timed."""
     workers: Sequence[dict[str, float]]
-    """``env``, ``inference``, ``serialise``, ``pull``, ``other`` and ``idle``."""
+    """``env``, ``inference``, ``serialise``, ``pull``, ``other`` and ``idle``; and ``behind``, the
+    part of ``idle`` in which others of its host had not answered yet."""
     behind_s: float
-    """How long, on average, a worker that had answered waited for the last one."""
+    """How long, on average, a worker that had answered waited for slower ones."""
     calls: frozenset[str]
     """The methods that were used: ``step``, ``rollout`` …"""
     num_envs: int
@@ -56,10 +58,7 @@ def shares(profile: Profile) -> dict[str, float]:
     explains was spent on the way.
     """
     count = max(1, len(profile.workers))
-    mean = {
-        name: sum(worker.get(name, 0.0) for worker in profile.workers) / count
-        for name in (*_BUSY, "pull", "idle")
-    }
+    mean = {name: sum(worker.get(name, 0.0) for worker in profile.workers) / count for name in _ALL}
     seconds = {name: mean[name] for name in _BUSY}
     rest = mean["idle"]
     at_head = profile.head
@@ -135,7 +134,7 @@ def _about_network(profile: Profile, share: dict[str, float]) -> str | None:
 
 
 def _pull_share(profile: Profile) -> float:
-    total = sum(sum(worker.values()) for worker in profile.workers)
+    total = sum(worker.get(name, 0.0) for worker in profile.workers for name in _ALL)
     return sum(worker.get("pull", 0.0) for worker in profile.workers) / total if total else 0.0
 
 

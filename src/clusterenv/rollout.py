@@ -12,6 +12,7 @@ from gymnasium import Space
 
 from clusterenv.arrays import Array
 from clusterenv.plain.spaces import join_leaves, leaves_of
+from clusterenv.protocol.fragments import FragmentPart, join_arrays
 
 
 @dataclass(frozen=True)
@@ -111,19 +112,6 @@ class Rollout(Fragment):
     """T steps of all slots: column *i* is slot *i* (with ``wait_num``, slot ``slots[i]``)."""
 
 
-@dataclass(frozen=True, eq=False)
-class FragmentPart:
-    """A fragment as it travels: named arrays."""
-
-    slots: tuple[int, ...]
-    request: int
-    version: int
-    arrays: dict[str, Array]
-
-    def __lt__(self, other: FragmentPart) -> bool:
-        return self.request < other.request
-
-
 AnyFragment = TypeVar("AnyFragment", bound=Fragment)
 
 
@@ -133,55 +121,59 @@ def assemble(
     observation_space: Space[Any],
     action_space: Space[Any],
 ) -> AnyFragment:
-    """One Fragment or Rollout (``kind``) from parts whose slots ascend."""
+    """One Fragment or Rollout (``kind``) from parts whose slots ascend, which are released."""
+    try:
+        return _assemble(kind, parts, observation_space, action_space)
+    finally:
+        # Even if Ctrl-C comes between: else the worker would never get this room back.
+        for part in parts:
+            part.release()
+
+
+def _assemble(
+    kind: type[AnyFragment],
+    parts: Sequence[FragmentPart],
+    observation_space: Space[Any],
+    action_space: Space[Any],
+) -> AnyFragment:
     arrays = [part.arrays for part in parts]
     slots = np.concatenate([part.slots for part in parts])
 
-    def wide(name: str) -> Array:
-        return _join([named[name] for named in arrays], axis=1)
+    def join(name: str) -> Array:
+        return join_arrays(name, [named[name] for named in arrays])
 
-    def tall(name: str) -> Array:
-        return _join([named[name] for named in arrays], axis=0)
-
-    def named(prefix: str, join: Any) -> dict[str, Array]:
+    def join_all(prefix: str) -> dict[str, Array]:
         names = [name for name in arrays[0] if name.startswith(prefix)]
         return {name.removeprefix(prefix): join(name) for name in names}
 
     observation_leaves = range(len(leaves_of(observation_space)))
     action_leaves = range(len(leaves_of(action_space)))
     has_values = "last_values" in arrays[0]
-    state = named("state/", tall)
-    rewards = wide("rewards")
+    state = join_all("state/")
+    rewards = join("rewards")
     versions = np.repeat([part.version for part in parts], [len(part.slots) for part in parts])
     return kind(
         slots=slots,
         versions=np.tile(versions, (len(rewards), 1)),
         observations=join_leaves(
-            observation_space, [wide(f"observations/{leaf}") for leaf in observation_leaves]
+            observation_space, [join(f"observations/{leaf}") for leaf in observation_leaves]
         ),
-        actions=join_leaves(action_space, [wide(f"actions/{leaf}") for leaf in action_leaves]),
+        actions=join_leaves(action_space, [join(f"actions/{leaf}") for leaf in action_leaves]),
         rewards=rewards,
-        terminated=wide("terminated"),
-        truncated=wide("truncated"),
-        outputs=named("outputs/", wide),
-        distribution=named("distribution/", wide),
-        last_values=tall("last_values") if has_values else None,
+        terminated=join("terminated"),
+        truncated=join("truncated"),
+        outputs=join_all("outputs/"),
+        distribution=join_all("distribution/"),
+        last_values=join("last_values") if has_values else None,
         state=state.get("", state or None),
         finals=Finals(
-            tall("finals/steps"),
-            np.searchsorted(slots, tall("finals/slots")),
-            join_leaves(observation_space, [tall(f"finals/{leaf}") for leaf in observation_leaves]),
-            tall("finals/values") if has_values else None,
+            join("finals/steps"),
+            np.searchsorted(slots, join("finals/slots")),
+            join_leaves(observation_space, [join(f"finals/{leaf}") for leaf in observation_leaves]),
+            join("finals/values") if has_values else None,
         ),
-        episodes=Episodes(tall("finals/slots"), tall("finals/returns"), tall("finals/lengths")),
+        episodes=Episodes(join("finals/slots"), join("finals/returns"), join("finals/lengths")),
     )
-
-
-def _join(arrays: list[Array], axis: int) -> Array:
-    # Frames from shared memory are copies already; those from a socket are read-only views.
-    if len(arrays) == 1 and arrays[0].flags.writeable:
-        return arrays[0]
-    return np.concatenate(arrays, axis=axis)
 
 
 def episodes_by_slot(results: Sequence[Sequence[tuple[float, int]]]) -> Episodes:

@@ -1,85 +1,99 @@
-"""Where a thread's time goes: every moment belongs to exactly one name."""
+"""Where a thread's time goes: every moment belongs to exactly one part of what it does."""
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+LEARNER, HEAD, WAIT, INFERENCE = "learner", "head", "wait", "inference"
+"""What the user's thread does: its own things; ours, within a call; wait there; and its forward
+pass, where it says so."""
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 class Stopwatch:
-    """Times the methods it is attached to, of objects that do not know of it.
+    """Counts what the user's thread does, while it is on.
 
-    Nothing is timed, and nothing costs anything, where it is not attached. Of calls within calls
-    each gets its own time only.
+    Whoever begins another part says so, if it :attr:`is_on`: else that costs a look at this flag,
+    and no more.
 
     Args:
-        base: The name for the time outside of all timed methods.
-        clock: What tells the time.
+        clock: What tells the time, in seconds.
     """
 
-    def __init__(self, base: str, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.seconds: dict[str, float] = {base: 0.0}
-        self._clock, self._name, self._since = clock, base, clock()
-        self._thread = threading.get_ident()
-        self._absorbed: frozenset[str] = frozenset()
-        self._attached: list[tuple[Any, str]] = []
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.is_on = False
+        self.is_outside = False
+        """Whether it is on, and the thread is in none of our calls."""
+        self.calls: set[str] = set()
+        """The methods that were called meanwhile."""
+        self._clock, self._part, self._since = clock, LEARNER, 0.0
+        self._seconds: dict[str, float] = {}
+        self._thread = 0
 
-    def attach(self, owner: Any, method: str, name: str, absorbs: Sequence[str] = ()) -> None:
-        """Count the time in ``owner.method`` for ``name``, and what ``absorbs`` names within it."""
-        self.replace(owner, method, self.around(name, getattr(owner, method), absorbs))
-
-    def replace(self, owner: Any, method: str, by: Callable[..., Any]) -> None:
-        """Have ``owner.method`` be another function, until :meth:`stop`."""
-        setattr(owner, method, by)
-        self._attached.append((owner, method))
-
-    def around(
-        self, name: str, function: Callable[..., Any], absorbs: Sequence[str] = ()
-    ) -> Callable[..., Any]:
-        """``function``, timed where it is called by the thread that made this stopwatch."""
-
-        absorbed = frozenset(absorbs)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            if name in self._absorbed or threading.get_ident() != self._thread:
-                return function(*args, **kwargs)
-            outer, around = self._switch(name), self._absorbed
-            self._absorbed = absorbed
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self._absorbed = around
-                self._switch(outer)
-
-        return timed
-
-    def over(self, name: str, items: Iterator[Any]) -> Iterator[Any]:
-        """``items``, whose making is timed, and the time between them is not."""
-        advance = self.around(name, items.__next__)
-        try:
-            while True:
-                try:
-                    item = advance()
-                except StopIteration:
-                    return
-                yield item
-        finally:
-            close = getattr(items, "close", None)
-            if close is not None:
-                close()
-
-    def _switch(self, name: str) -> str:
-        now, outer = self._clock(), self._name
-        self.seconds[outer] = self.seconds.get(outer, 0.0) + now - self._since
-        self._name, self._since = name, now
-        return outer
+    def start(self) -> None:
+        """Count from now on what this thread does, which is outside of all calls."""
+        self._seconds, self._since = {}, self._clock()
+        self.calls, self._part, self._thread = set(), LEARNER, threading.get_ident()
+        self.is_on = self.is_outside = True
 
     def stop(self) -> dict[str, float]:
-        """Detach from everything; the seconds of each name."""
-        self._switch(self._name)
-        for owner, method in reversed(self._attached):
-            vars(owner).pop(method, None)
-        self._attached.clear()
-        return self.seconds
+        """The seconds of each part since :meth:`start`; nothing is counted any more."""
+        self.begin(self._part)
+        self.is_on = self.is_outside = False
+        return self._seconds
+
+    def begin(self, part: str) -> str:
+        """The thread does something else from now on; gives what it did before."""
+        now, last = self._clock(), self._part
+        self._seconds[last] = self._seconds.get(last, 0.0) + now - self._since
+        self._part, self._since, self.is_outside = part, now, part == LEARNER
+        return last
+
+    def call(
+        self,
+        name: str,
+        function: Callable[_Arguments, _Result],
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> _Result:
+        """Call a method of ours, of that name, from outside."""
+        self.calls.add(name)
+        self.begin(HEAD)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            # Whoever stopped it meanwhile wants nothing counted any more.
+            if self.is_on:
+                self.begin(LEARNER)
+
+    def times_this_thread(self) -> bool:
+        """Whether a call by this thread, now, is one from outside that counts."""
+        return self.is_outside and threading.get_ident() == self._thread
+
+
+class _Watched(Protocol):
+    _stopwatch: Stopwatch
+
+
+_Owner = TypeVar("_Owner", bound=_Watched)
+
+
+def timed(
+    method: Callable[Concatenate[_Owner, _Arguments], _Result],
+) -> Callable[Concatenate[_Owner, _Arguments], _Result]:
+    """``method``, which the stopwatch of its object counts as a call."""
+
+    @functools.wraps(method)
+    def call(self: _Owner, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        watch = self._stopwatch
+        if not watch.times_this_thread():
+            return method(self, *args, **kwargs)
+        return watch.call(method.__name__, method, self, *args, **kwargs)
+
+    return call

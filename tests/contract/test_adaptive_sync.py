@@ -11,9 +11,10 @@ from clusterenv import AdaptiveSync
 from clusterenv.learning import with_values
 from clusterenv.policies.torch import TorchPolicy
 from clusterenv.sync import EVALUATION, PullRate
+from tests import inside
 from tests.contract.policies import distribution_of, numpy_policy, value_of
 from tests.contract.torch_modules import STATE_SHAPES, Memory
-from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.transports import TRANSPORTS, cluster_env, hosts_of, weight_bytes
 from tests.environments.counting import Count
 
 NUM_ENVS = 4
@@ -40,11 +41,14 @@ def drift(policy, size):
 
 
 def causes(envs):
-    return [pull.cause for pull in envs.ledger.pulls if pull.cause != EVALUATION]
-
-
-def weight_bytes(envs):
-    return envs.ledger.bytes_by_kind["Weights"]
+    """Why each host pulled, but to evaluate; all hosts must have done so alike."""
+    by_host = {host: [] for host in hosts_of(envs)}
+    for pull in envs.ledger.pulls:
+        if pull.cause != EVALUATION:
+            by_host[pull.host].append(pull.cause)
+    first, *others = by_host.values()
+    assert all(other == first for other in others)
+    return first
 
 
 def test_unchanged_weights_are_never_pulled_again(transport):
@@ -54,7 +58,7 @@ def test_unchanged_weights_are_never_pulled_again(transport):
         for _ in range(1000):
             envs.publish(policy)
         rollout = envs.rollout(policy, T)
-        assert causes(envs) == ["first"] * WORKERS
+        assert causes(envs) == ["first"]
         assert (rollout.versions == 1).all()
 
 
@@ -67,8 +71,9 @@ def test_a_skipped_pull_moves_no_weight_bytes(transport):
             drift(policy, 0.5)
             assert (envs.rollout(policy, T).versions == 1).all()
         assert weight_bytes(envs) == before
-        assert causes(envs) == ["first"] * WORKERS
-        assert envs.ledger.bytes_avoided > 0
+        assert causes(envs) == ["first"]
+        # On one machine no pull costs bytes on a socket: there is nothing to avoid.
+        assert (envs.ledger.bytes_avoided > 0) == (transport == "tcp")
 
 
 def test_what_drifts_beyond_the_threshold_is_pulled_at_once(transport):
@@ -78,7 +83,7 @@ def test_what_drifts_beyond_the_threshold_is_pulled_at_once(transport):
         policy.weights()["actor"][0] += 20
         rollout = envs.rollout(policy, T)
         assert (rollout.versions == 2).all()
-        assert causes(envs) == ["first"] * WORKERS + ["threshold"] * WORKERS
+        assert causes(envs) == ["first", "threshold"]
 
 
 def test_a_cap_on_the_lag_holds_whatever_the_divergence_says(transport):
@@ -88,7 +93,7 @@ def test_a_cap_on_the_lag_holds_whatever_the_divergence_says(transport):
             drift(policy, 1e-4)
             version = envs.publish(policy)
             assert version - envs.rollout(policy, T).versions.min() < 3
-        assert causes(envs).count("lag") == 3 * WORKERS
+        assert causes(envs) == ["first", "lag", "lag", "lag"]
 
 
 def test_the_measured_divergence_is_that_of_the_rows_that_were_collected():
@@ -97,19 +102,16 @@ def test_the_measured_divergence_is_that_of_the_rows_that_were_collected():
         rollout = envs.rollout(policy, T)
         policy.weights()["actor"][0] += 0.3
         envs.publish(policy)
-        measured = sorted(envs.ledger.measurements, key=lambda m: m.worker)
+        (measured,) = envs.ledger.measurements
     space = envs.single_action_space
     rows = rollout.flatten(rollout.observations[:-1])
     newest = distribution_of(space, policy.weights(), rows)
     acted = newest.with_arrays(
         {name: rollout.flatten(array) for name, array in rollout.distribution.items()}
     )
-    exact = acted.kl(newest).reshape(T, NUM_ENVS)
-    columns = np.split(exact, WORKERS, axis=1)
-    assert len(measured) == WORKERS
-    for measurement, own in zip(measured, columns, strict=True):
-        assert measurement.divergence == pytest.approx(own.mean(), rel=1e-6)
-        assert 0 < measurement.effective_sample_size < 1
+    assert measured.host == "host-0.0"
+    assert measured.divergence == pytest.approx(acted.kl(newest).mean(), rel=1e-6)
+    assert 0 < measured.effective_sample_size < 1
 
 
 def test_a_weight_that_acting_does_not_use_is_no_divergence():
@@ -118,20 +120,20 @@ def test_a_weight_that_acting_does_not_use_is_no_divergence():
         envs.rollout(policy, T)
         policy.weights()["critic"][...] += 1
         envs.publish(policy)
-        assert [m.divergence for m in envs.ledger.measurements] == [0.0] * WORKERS
-        assert [m.effective_sample_size for m in envs.ledger.measurements] == [1.0] * WORKERS
+        (measured,) = envs.ledger.measurements
+        assert (measured.divergence, measured.effective_sample_size) == (0.0, 1.0)
 
 
 def test_steps_with_a_policy_are_measured_by_their_log_probs(transport):
     with adaptive(transport, 0.05) as envs:
         policy = numpy_policy(envs)
-        for _ in range(3):
+        for _ in range(20):
             *_, info = envs.step(policy)
         assert (info["version"] == 1).all()
         policy.weights()["critic"][...] += 1
         *_, info = envs.step(policy)
         assert (info["version"] == 1).all()
-        policy.weights()["actor"][0] += 5
+        policy.weights()["actor"][0] += 50
         *_, info = envs.step(policy)
         assert (info["version"] == 3).all()
 
@@ -140,16 +142,17 @@ def test_a_stream_pulls_what_has_drifted_and_stays_within_the_cap(transport):
     with adaptive(transport, 1e-3, max_lag=8) as envs:
         policy = numpy_policy(envs)
         version = envs.publish(policy)
-        known = {}  # The newest version when a worker was asked for its next fragment.
+        # By slot: the newest version when its next fragment was asked for.
+        known = np.ones(NUM_ENVS, int)
         with closing(envs.stream(T, in_flight=1)) as stream:
             for fragment in islice(stream, 40):
-                worker = fragment.slots[0]
-                assert known.get(worker, 1) - fragment.versions.min() <= 8
-                known[worker] = version
+                assert (known[fragment.slots] - fragment.versions.min(0) <= 8).all()
+                known[fragment.slots] = version
                 policy.weights()["actor"][0] += 0.05
                 version = envs.publish(policy)
-        assert "threshold" in causes(envs)
-        assert len(causes(envs)) < 2 * version
+        pulls = envs.ledger.pulls
+        assert "threshold" in {pull.cause for pull in pulls}
+        assert len(pulls) < len(hosts_of(envs)) * version
 
 
 def test_publishing_often_is_measured_rarely():
@@ -197,7 +200,7 @@ def test_workers_act_with_the_very_weights_of_their_version(transport, encoding)
         module, lambda m, x: torch.distributions.Categorical(logits=m(x), validate_args=False)
     )
     with adaptive(transport, NEVER, max_lag=1, encoding=encoding) as envs:
-        sizes = []
+        sizes, is_encoded = [], not inside.shares_memory(envs)
         for _ in range(5):
             rollout = envs.rollout(policy, T)
             sizes.append(envs.ledger.pulls[-1].bytes)
@@ -217,8 +220,12 @@ def test_workers_act_with_the_very_weights_of_their_version(transport, encoding)
                     parameter += 1e-4 * torch.randn_like(parameter)
     full = sum(tensor.numel() * 4 for tensor in module.state_dict().values())
     shares = {"raw": [1, 1], "bf16": [0.5, 0.5], "delta": [0.5, 0.3]}[encoding]
-    assert sizes[0] == shares[0] * full
-    assert sizes[-1] <= shares[1] * full
+    if is_encoded:
+        assert sizes[0] == shares[0] * full
+        assert sizes[-1] <= shares[1] * full
+    else:
+        # Nothing went through a socket.
+        assert sizes == [0] * 5
 
 
 def test_a_critic_that_stays_at_the_head_costs_no_bytes_and_no_values():
@@ -240,7 +247,7 @@ def test_a_critic_that_stays_at_the_head_costs_no_bytes_and_no_values():
 
     with adaptive("in-process", 0.1) as envs:
         rollout = envs.rollout(policy, 60)
-        assert envs.ledger.pulls[0].bytes == 4 * (4 * 2 + 2)
+        assert weight_bytes(envs) == 4 * (4 * 2 + 2)
     with pytest.raises(ValueError, match="no value function"):
         _ = rollout.next_values
     valued = with_values(rollout, value)
@@ -284,4 +291,4 @@ def test_a_budget_of_pulls_is_kept():
             policy.weights()["actor"][...] += rng.normal(0, 0.03, (2, 4))
             envs.rollout(policy, 4)
         late = [pull for pull in envs.ledger.pulls if pull.version > 100]
-        assert len(late) / (150 * WORKERS) == pytest.approx(0.2, abs=0.05)
+        assert len(late) / 150 == pytest.approx(0.2, abs=0.05)

@@ -22,26 +22,29 @@ from tests.integration.polling import eventually, kill, within
 
 PROCESSES = ["shared_memory", "tcp"]
 NUM_ENVS = 5
-LOST = (3, 4)  # the slots of the second worker
+VICTIM = 4  # a slot of the worker that is lost
 SEED = 33
 LENGTH = 4
 
 
 class Hit:
-    """Walks of which slot 4 halts in its `at`-th step, until its worker has been killed."""
+    """Walks of which slot 4 halts in its `at`-th step, until its worker has been killed.
 
-    def __init__(self, transport, folder, at):
+    There may be more slots, on other workers.
+    """
+
+    def __init__(self, transport, folder, at, num_after=0):
         self._gate, self._sign = folder / "gate", folder / "sign"
         halting = partial(
             Troubled, Gate(str(self._gate)), "step", at, str(self._sign), length=LENGTH
         )
-        makers = [*[partial(Walk, LENGTH)] * 4, halting]
-        self.envs = cluster_env(transport, makers, num_workers=2)
+        makers = [*[partial(Walk, LENGTH)] * 4, halting, *[partial(Walk, LENGTH)] * num_after]
+        self.envs = cluster_env(transport, makers, num_workers=2 + num_after // 2)
         self._thread = threading.Thread(target=self._strike, daemon=True)
 
     def __enter__(self):
         self.envs.reset(seed=SEED)
-        self._pid = self.envs.call("pid")[4]
+        self._pid = self.envs.call("pid")[VICTIM]
         self._thread.start()
         return self.envs
 
@@ -57,15 +60,22 @@ class Hit:
         self._thread.join()
 
 
-def lives_of_walks():
-    return Lives(partial(Walk, LENGTH), NUM_ENVS, SEED)
+def lives_of_walks(num_envs=NUM_ENVS):
+    return Lives(partial(Walk, LENGTH), num_envs, SEED)
 
 
-def start_over(lives, incarnation=1):
+def worker_of(envs, slot=VICTIM):
+    return next(worker for worker in envs.workers if slot in worker.slots)
+
+
+def has_been_replaced(envs):
+    return worker_of(envs).incarnation > 0
+
+
+def start_over(lives, slots, make=partial(Walk, LENGTH)):
     """The lost slots go on in a replacement's envs."""
-    for slot in LOST:
-        env = type(lives.by_slot[slot].env)(LENGTH)
-        lives.by_slot[slot] = Life(env, inside.restart_seed(SEED, slot, incarnation))
+    for slot in slots:
+        lives.by_slot[slot] = Life(make(), inside.restart_seed(SEED, slot, 1))
 
 
 def assert_log_probs(envs, weights, fragment):
@@ -82,15 +92,29 @@ def assert_log_probs(envs, weights, fragment):
 def test_a_rollout_is_collected_again_for_the_slots_of_a_killed_worker(transport, tmp_path):
     with Hit(transport, tmp_path, at=13) as envs:
         policy, lives, weights = numpy_policy(envs), lives_of_walks(), {}
+        lost = worker_of(envs).slots
         for number in range(4):
             weights[number + 1] = change(policy, seed=number)
             rollout = envs.rollout(policy, 9)
             assert (rollout.versions == number + 1).all()
-            if inside.times_replaced(envs)[1] == 1 and number == 1:
-                start_over(lives)
+            if number == 1:
+                assert has_been_replaced(envs)
+                start_over(lives, lost)
             lives.assert_lived(rollout)
             assert_log_probs(envs, weights, rollout)
-        assert inside.times_replaced(envs)[1] == 1
+        assert sum(inside.times_replaced(envs)) == 1
+
+
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_columns_are_in_the_order_of_slots_though_those_between_come_last(transport, tmp_path):
+    with Hit(transport, tmp_path, at=13, num_after=2) as envs:
+        policy, lives, lost = numpy_policy(envs), lives_of_walks(7), worker_of(envs).slots
+        lives.assert_lived(envs.rollout(policy, 9))
+        rollout = envs.rollout(policy, 9)
+        assert has_been_replaced(envs)
+        assert rollout.slots.tolist() == list(range(7))
+        start_over(lives, lost)
+        lives.assert_lived(rollout)
 
 
 @pytest.mark.parametrize("transport", PROCESSES)
@@ -99,13 +123,13 @@ def test_a_stream_goes_on_when_a_worker_is_killed(transport, tmp_path):
         policy, lives, weights = numpy_policy(envs), lives_of_walks(), {}
         weights[1] = {name: array.copy() for name, array in policy.weights().items()}
         envs.publish(policy)
-        stream, seen = envs.stream(9), []
-        while seen.count(LOST) < 4:
+        stream, lost, num_seen = envs.stream(9), worker_of(envs).slots, 0
+        while num_seen < 4:
             fragment = next(stream)
-            seen.append(tuple(fragment.slots.tolist()))
+            num_seen += VICTIM in fragment.slots
             # The first nine steps were delivered before the thirteenth.
-            if seen.count(LOST) == 2 and seen[-1] == LOST:
-                start_over(lives)
+            if num_seen == 2 and VICTIM in fragment.slots:
+                start_over(lives, lost)
             lives.assert_lived(fragment)
             assert_log_probs(envs, weights, fragment)
         stream.close()
@@ -128,17 +152,13 @@ def assert_real(fragment):
     assert (fragment.episodes.lengths <= 5).all()
 
 
-def has_been_replaced(envs):
-    return inside.times_replaced(envs)[1] > 0
-
-
 def test_a_worker_that_dies_between_rollouts_is_replaced(envs):
     policy, lives = numpy_policy(envs), Lives(Count, NUM_ENVS, SEED)
     lives.assert_lived(envs.rollout(policy, 7))
-    kill(envs.call("pid")[4])
+    lost = worker_of(envs).slots
+    kill(envs.call("pid")[VICTIM])
     rollout = envs.rollout(policy, 7)
-    for slot in LOST:
-        lives.by_slot[slot] = Life(Count(), inside.restart_seed(SEED, slot, 1))
+    start_over(lives, lost, Count)
     lives.assert_lived(rollout)
     lives.assert_lived(envs.rollout(policy, 7))
 
@@ -147,7 +167,7 @@ def test_a_worker_that_dies_between_rollouts_is_replaced(envs):
 def test_a_loss_that_another_call_reports_does_not_break_the_next_rollout(envs, call):
     policy = numpy_policy(envs)
     envs.rollout(policy, 7)
-    kill(envs.call("pid")[4])
+    kill(envs.call("pid")[VICTIM])
     with pytest.raises(WorkerLostError, match="call it again"):
         envs.evaluate(policy, 5) if call == "evaluate" else envs.get_attr("age")
     for _ in range(2):
@@ -157,7 +177,7 @@ def test_a_loss_that_another_call_reports_does_not_break_the_next_rollout(envs, 
 def test_a_stream_that_is_left_while_a_replacement_joins_does_not_break_the_next_rollout(envs):
     policy = numpy_policy(envs)
     envs.publish(policy)
-    pid = envs.call("pid")[4]
+    pid = envs.call("pid")[VICTIM]
     for number, fragment in enumerate(envs.stream(7)):
         assert_real(fragment)
         if number == 3:
@@ -171,14 +191,14 @@ def test_a_stream_that_is_left_while_a_replacement_joins_does_not_break_the_next
 def test_publishing_while_a_replacement_joins_does_not_break_the_stream(envs):
     policy = numpy_policy(envs)
     envs.publish(policy)
-    pid, after = envs.call("pid")[4], 0
+    pid, after = envs.call("pid")[VICTIM], 0
     for number, fragment in enumerate(envs.stream(7)):
         assert_real(fragment)
         change(policy, seed=number)
         envs.publish(policy)
         if number == 3:
             kill(pid)
-        after += has_been_replaced(envs) and fragment.slots[0] == LOST[0]
+        after += has_been_replaced(envs) and VICTIM in fragment.slots
         if after == 4:
             break
     assert_real(envs.rollout(policy, 7))
@@ -188,13 +208,14 @@ def test_a_step_with_a_policy_reports_the_loss_and_goes_on(envs):
     policy = numpy_policy(envs)
     for _ in range(3):
         envs.step(policy)
-    kill(envs.call("pid")[4])
+    lost = np.isin(np.arange(NUM_ENVS), worker_of(envs).slots)
+    kill(envs.call("pid")[VICTIM])
     _, rewards, _, truncated, infos = envs.step(policy)
-    assert truncated.tolist() == infos["env_lost"].tolist() == [False] * 3 + [True] * 2
-    assert rewards.tolist() == [4.0] * 3 + [0.0] * 2
+    assert truncated.tolist() == infos["env_lost"].tolist() == lost.tolist()
+    assert rewards.tolist() == np.where(lost, 0.0, 4.0).tolist()
     assert infos["action"].shape == infos["log_prob"].shape == (NUM_ENVS,)
     observations, *_ = envs.step(policy)
-    assert observations[:, 1].tolist() == [5.0] * 3 + [0.0] * 2
+    assert observations[:, 1].tolist() == np.where(lost, 0.0, 5.0).tolist()
 
 
 def publish_often(envs, policy):
@@ -217,7 +238,7 @@ def standing_still(pid):
 def test_publishing_never_waits_for_a_worker_that_stands_still(envs):
     policy = numpy_policy(envs)
     first = envs.publish(policy)
-    with standing_still(envs.call("pid")[4]):
+    with standing_still(envs.call("pid")[VICTIM]):
         assert publish_often(envs, policy) == first + 100
     assert (envs.rollout(policy, 7).versions == first + 100).all()
 
@@ -225,16 +246,16 @@ def test_publishing_never_waits_for_a_worker_that_stands_still(envs):
 def test_a_stream_goes_on_around_a_worker_that_stands_still(envs):
     policy = numpy_policy(envs)
     envs.publish(policy)
-    pid = envs.call("pid")[4]
+    pid = envs.call("pid")[VICTIM]
     with closing(envs.stream(7)) as stream:
         next(stream)
         with standing_still(pid):
             newest = publish_often(envs, policy)
             seen = [next(stream) for _ in range(12)]
-            going = [fragment for fragment in seen if fragment.slots[0] == 0]
+            going = [fragment for fragment in seen if VICTIM not in fragment.slots]
             # What the other one had under way may still arrive.
             assert len(going) >= 10
             assert (going[-1].versions == newest).all()
-        while next(stream).slots[0] == 0:
+        while VICTIM not in next(stream).slots:
             pass
     assert (envs.rollout(policy, 7).versions == newest).all()

@@ -10,8 +10,7 @@ import pytest
 
 from clusterenv import EveryNth, EveryVersion
 from tests.contract.policies import change, distribution_of, numpy_policy
-from tests.contract.transports import TRANSPORTS, cluster_env
-from tests.integration.polling import eventually
+from tests.contract.transports import TRANSPORTS, cluster_env, hosts_of, weight_bytes
 
 NUM_ENVS = 5
 WORKERS = 2
@@ -58,7 +57,7 @@ class Learner:
 
 @pytest.fixture
 def every_version(envs):
-    """A new learner, whose workers pull always; versions go on where the last one stopped."""
+    """A new learner, whose hosts pull always; versions go on where the last one stopped."""
     return Learner(envs)
 
 
@@ -66,14 +65,6 @@ def every_version(envs):
 def every_third(request):
     with cluster_env(request.param, "CartPole-v1", NUM_ENVS, WORKERS, sync=EveryNth(3)) as envs:
         yield Learner(envs)
-
-
-def weight_bytes(learner):
-    """Counted on the socket, just after what was asked for went out."""
-    ledger = learner.envs.ledger
-    # The thread that counts them hears only afterwards that they have arrived.
-    assert eventually(lambda: len(ledger.pull_latencies_s) == len(ledger.pulls))
-    return ledger.bytes_by_kind.get("Weights", 0)
 
 
 def test_log_probs_are_those_of_the_version_that_acted(every_version):
@@ -84,14 +75,14 @@ def test_log_probs_are_those_of_the_version_that_acted(every_version):
         every_version.assert_acted(rollout)
 
 
-def test_a_worker_that_lags_says_which_older_version_acted(every_third):
+def test_a_host_that_lags_says_which_older_version_acted(every_third):
     for version in range(1, PUBLISHES + 1):
         rollout = every_third.rollout()
         assert (rollout.versions == 3 * ((version - 1) // 3) + 1).all()
         every_third.assert_acted(rollout)
 
 
-def test_a_worker_that_is_behind_pulls_the_newest_version_and_not_the_next(every_version):
+def test_a_host_that_is_behind_pulls_the_newest_version_and_not_the_next(every_version):
     every_version.rollout()
     for _ in range(5):
         newest = every_version.publish()
@@ -109,7 +100,8 @@ def test_fragments_of_a_stream_say_which_version_acted_while_others_are_publishe
         with closing(envs.stream(num_steps=5)) as stream:
             for fragment in islice(stream, 40):
                 learner.assert_acted(fragment)
-                versions[fragment.slots[0]].add(fragment.versions[0, 0])
+                for slot, version in zip(fragment.slots, fragment.versions[0], strict=True):
+                    versions[slot].add(version)
                 learner.publish()
         for held in versions.values():
             assert (np.diff(sorted(held)) >= sync.n).all()
@@ -121,12 +113,13 @@ def test_a_stream_catches_up_when_publishing_ends(every_version):
         for _ in range(10):
             every_version.assert_acted(next(stream))
             newest = every_version.publish()
-        # Of each worker, two fragments may have been begun before the last publish.
+        # Of each slot, two fragments may have been begun before the last publish.
         late = defaultdict(list)
-        while len(late) < WORKERS or min(map(len, late.values())) < 4:
+        while len(late) < NUM_ENVS or min(map(len, late.values())) < 4:
             fragment = next(stream)
             every_version.assert_acted(fragment)
-            late[fragment.slots[0]].append(fragment.versions.min())
+            for slot, version in zip(fragment.slots, fragment.versions.min(0), strict=True):
+                late[slot].append(version)
     assert all(min(versions[-2:]) == newest for versions in late.values())
 
 
@@ -155,45 +148,44 @@ def test_weights_that_change_while_they_are_pulled_are_never_seen_half(every_ver
 
 
 def test_bit_equal_weights_are_no_new_version_and_move_no_bytes(every_version):
-    before = weight_bytes(every_version)
+    before = weight_bytes(every_version.envs)
     first = every_version.rollout()
-    moved = weight_bytes(every_version)
+    moved = weight_bytes(every_version.envs)
     assert moved > before
     for _ in range(3):
         again = every_version.envs.rollout(every_version.policy, 7)
         assert np.array_equal(again.versions, first.versions)
-    assert weight_bytes(every_version) == moved
+    assert weight_bytes(every_version.envs) == moved
 
 
-def test_each_worker_pulls_each_version_once(every_version):
+def test_each_host_pulls_each_version_once(every_version):
+    hosts = len(hosts_of(every_version.envs))
     vector_bytes = sum(array.nbytes for array in every_version.policy.weights().values())
-    moved = [weight_bytes(every_version)]
+    moved = [weight_bytes(every_version.envs)]
     for _ in range(4):
         every_version.rollout()
-        moved.append(weight_bytes(every_version))
+        moved.append(weight_bytes(every_version.envs))
     for pulled in np.diff(moved):
-        # The vector, and a header of a few numbers.
-        assert WORKERS * vector_bytes < pulled < WORKERS * (vector_bytes + 40)
+        # The vector, and through a socket a header of a few numbers.
+        assert hosts * vector_bytes <= pulled < hosts * (vector_bytes + 40)
 
 
 def test_a_skipped_pull_moves_no_weight_bytes(every_third):
     moved = [0]
     for _ in range(7):
         every_third.rollout()
-        moved.append(weight_bytes(every_third))
+        moved.append(weight_bytes(every_third.envs))
     assert [pulled > 0 for pulled in np.diff(moved)] == [True, False, False] * 2 + [True]
 
 
 def test_publishing_moves_no_bytes(every_version):
     every_version.rollout()
-    weight_bytes(every_version)
-    ledger = every_version.envs.ledger
-    # Workers say that they have pulled when they have, and nobody waits for that.
-    assert eventually(lambda: len(ledger.pull_latencies_s) == len(ledger.pulls))
+    before, ledger = weight_bytes(every_version.envs), every_version.envs.ledger
     moved = ledger.bytes_by_kind
     for _ in range(20):
         every_version.publish()
     assert ledger.bytes_by_kind == moved
+    assert weight_bytes(every_version.envs) == before
 
 
 def test_a_step_with_a_policy_uses_and_pulls_the_newest_version(every_version):
@@ -201,13 +193,13 @@ def test_a_step_with_a_policy_uses_and_pulls_the_newest_version(every_version):
     observations, _ = envs.reset(seed=0)
     for _ in range(5):
         version = every_version.publish()
-        before = weight_bytes(every_version)
+        before = weight_bytes(every_version.envs)
         following, *_, infos = envs.step(every_version.policy)
         distribution = distribution_of(
             envs.single_action_space, every_version.weights[version], observations
         )
         assert np.allclose(infos["log_prob"], distribution.log_prob(infos["action"]))
-        assert weight_bytes(every_version) > before
+        assert weight_bytes(every_version.envs) > before
         observations = following
 
 
@@ -218,13 +210,20 @@ def test_two_policies_that_take_turns_are_told_apart(every_version):
         every_version.assert_acted(every_version.rollout())
 
 
-def test_the_ledger_names_worker_version_and_cause_of_every_pull(every_third):
+def test_the_ledger_names_host_version_and_cause_of_every_pull(every_third):
     for _ in range(4):
         every_third.rollout()
     pulls = every_third.envs.ledger.pulls
-    assert sorted((pull.worker, pull.version, pull.cause) for pull in pulls) == [
-        ("worker-0.0", 1, "first"),
-        ("worker-0.0", 4, "version"),
-        ("worker-1.0", 1, "first"),
-        ("worker-1.0", 4, "version"),
+    assert sorted((pull.host, pull.version, pull.cause) for pull in pulls) == [
+        (host, version, cause)
+        for host in hosts_of(every_third.envs)
+        for version, cause in [(1, "first"), (4, "version")]
     ]
+
+
+def test_the_ledger_says_how_often_each_host_pulled_and_what_it_holds(every_third):
+    for _ in range(4):
+        every_third.rollout()
+    ledger, hosts = every_third.envs.ledger, hosts_of(every_third.envs)
+    assert ledger.pulls_by_host == dict.fromkeys(hosts, 2)
+    assert ledger.held_by_host == dict.fromkeys(hosts, 4)

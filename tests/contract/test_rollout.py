@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from clusterenv.backends.vector import VectorBackend
 from clusterenv.policies.numpy import NumpyPolicy
+from tests import inside
 from tests.contract.policies import numpy_policy, overwriting, value_of
 from tests.contract.replay import Lives, arrays_of, episodes_of, leaves, pick
 from tests.contract.transports import TRANSPORTS, cluster_env
@@ -259,3 +260,22 @@ def test_values_may_have_an_axis_too_many():
         rollout = envs.rollout(policy, 5)
         assert envs.version == 1
     np.testing.assert_array_equal(rollout.outputs["value"], rollout.observations[:-1, :, 0])
+
+
+@pytest.mark.parametrize("transport", ["shared_memory", "in-process"])
+def test_rollouts_that_were_interrupted_use_up_no_memory(transport, monkeypatch):
+    with cluster_env(transport, Count, 6, 2) as envs:
+        policy = numpy_policy(envs)
+        for _ in range(3):
+            envs.rollout(policy, 100)
+        before = inside.frame_bytes(envs)
+        for _ in range(20):
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr("clusterenv.rollout.join_arrays", interrupt)
+                envs.rollout(policy, 100)
+        envs.rollout(policy, 100)
+        assert inside.frame_bytes(envs) == before
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt

@@ -13,7 +13,7 @@ import pytest
 from tests import inside
 from tests.contract.policies import change, distribution_of, numpy_policy
 from tests.contract.replay import Lives, arrays_of, assert_same_fragment, episodes_of
-from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.transports import TRANSPORTS, assert_are_of_whole_workers, cluster_env
 from tests.environments.counting import Count, Swell
 from tests.environments.faults import GateEnv
 from tests.integration.polling import eventually
@@ -56,12 +56,12 @@ def test_each_workers_fragments_continue_each_other(envs):
         # On a busy machine one worker may be far ahead of the other.
         for fragment in islice(stream, 5000):
             fragments.append(fragment)
-            seen[tuple(fragment.slots.tolist())] += 1
-            if len(fragments) >= 24 and len(seen) == 2 and min(seen.values()) >= 4:
+            seen.update(fragment.slots.tolist())
+            if len(fragments) >= 24 and min(seen[slot] for slot in range(NUM_ENVS)) >= 4:
                 break
-    assert set(seen) == {(0, 1, 2), (3, 4)}
-    assert min(seen.values()) >= 4
+    assert min(seen[slot] for slot in range(NUM_ENVS)) >= 4
     for fragment in fragments:
+        assert_are_of_whole_workers(fragment.slots, envs)
         assert fragment.rewards.shape == fragment.versions.shape == (T, len(fragment.slots))
         lives.assert_lived(fragment)
     assert episodes_of(fragments) == lives.episodes()
@@ -104,7 +104,7 @@ def test_a_slow_learner_bounds_what_is_in_flight(envs, num_steps_of_envs, in_fli
     with closing(envs.stream(T, in_flight)) as stream:
         for _, expected in learn_slowly(stream, num_steps_of_envs, in_flight):
             assert num_steps_of_envs() == expected
-            assert inside.num_fragments_on_their_way(envs) <= in_flight * WORKERS
+            assert inside.num_fragments_on_their_way(envs) <= in_flight * len(envs.workers)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -129,9 +129,9 @@ def test_a_slow_worker_does_not_hold_up_the_fragments_of_others(transport, tmp_p
     with cluster_env(transport, makers, num_workers=2) as envs:
         envs.publish(numpy_policy(envs))
         with closing(envs.stream(T)) as stream:
-            assert all(next(stream).slots.tolist() == [0, 1] for _ in range(10))
+            assert all(set(next(stream).slots) <= {0, 1} for _ in range(10))
             gate.touch()
-            assert any(fragment.slots.tolist() == [2, 3] for fragment in islice(stream, 10_000))
+            assert any(2 in fragment.slots for fragment in islice(stream, 10_000))
 
 
 def test_publishing_from_another_thread_reaches_the_stream(envs):

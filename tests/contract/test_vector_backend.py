@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from clusterenv.backends.vector import VectorBackend
-from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.transports import TRANSPORTS, assert_are_of_whole_workers, cluster_env
 from tests.contract.twins import Twins
 from tests.environments.sampling import INFO_KINDS, SpaceEnv
 from tests.environments.spaces import ALL_SPACES
@@ -74,7 +74,8 @@ def with_float64_rewards(answer):
     return observations, rewards.astype(np.float64), *rest
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+# Where there can be a single worker: each draws its own random numbers.
+@pytest.mark.parametrize("transport", ["shared_memory", "tcp", "in-process"])
 def test_one_native_vector_env_gives_what_it_gives_alone(transport):
     cluster = cluster_env(transport, VectorBackend(native_cartpole), 4, 1)
     with Twins(cluster, native_cartpole(4), with_float64_rewards) as twins:
@@ -108,5 +109,5 @@ def test_partial_batches_of_whole_workers_work(transport):
         envs.async_reset(seed=3)
         for _ in range(20):
             *_, infos = envs.recv()
-            assert infos["env_id"].tolist() in ([0, 1], [2, 3])
+            assert_are_of_whole_workers(infos["env_id"], envs)
             envs.send(np.zeros(2, np.int64), infos["env_id"])

@@ -1,4 +1,4 @@
-"""Workers that a test starts by hand on hosts, each with the key file that the head wrote."""
+"""Hosts that a test starts by hand on machines, each with the key file that the head wrote."""
 
 import os
 import subprocess
@@ -8,14 +8,13 @@ from clusterenv.launchers.attach import AttachLauncher
 
 
 class Joined:
-    """A worker started by hand, and what it prints."""
+    """A host started by hand, and what it prints."""
 
-    def __init__(self, host, key_file, folder, *options):
-        self.host = host
-        self._log = folder / f"{host.name}-{len(list(folder.iterdir()))}.log"
-        argv = [sys.executable, "-m", "clusterenv", "worker", "--key-file", str(key_file)]
+    def __init__(self, machine, key_file, folder, *options):
+        self._log = folder / f"{machine.name}-{len(list(folder.iterdir()))}.log"
+        argv = [sys.executable, "-m", "clusterenv", "host", "--key-file", str(key_file)]
         with self._log.open("wb") as log:
-            self.process = host.popen(
+            self.process = machine.popen(
                 [*argv, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -34,28 +33,34 @@ class Joined:
         return self.process.wait(seconds)
 
     @property
-    def workers(self):
-        """The process that works; the other one only starts it again."""
+    def host(self):
+        """The process that is the host; the other one only starts it again."""
         parent = self.process.pid
         found = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True)
-        return [int(pid) for pid in found.stdout.split()]
+        (pid,) = found.stdout.split()
+        return int(pid)
 
 
 class HandStarted(AttachLauncher):
-    """Starts workers on these hosts as soon as the key file is there."""
+    """Starts a host on each of these machines as soon as the key file is there."""
 
-    def __init__(self, key_file, hosts, *options, towards=None):
-        super().__init__(key_file, towards or hosts[0].address)
-        self._hosts, self._options = hosts, options
+    def __init__(self, key_file, machines, *options, hosts=None, towards=None):
+        super().__init__(key_file, hosts or len(machines), towards or machines[0].address)
+        self._machines, self._options = machines, options
         self.joined = []
+        self.enrolments = []
+        """(host, whether it was known) of each that was given a name."""
+
+    def enrolled(self, host, place):
+        self.enrolments.append((host, host in self._expected))
 
     def start(self, orders):
         super().start(orders)
         if not self.joined:
-            self.join(*self._hosts)
+            self.join(*self._machines)
 
-    def join(self, *hosts):
-        """Start one more worker on each of these hosts."""
+    def join(self, *machines):
+        """Start one more host on each of these machines."""
         folder = self.key_file.parent
-        self.joined += [Joined(host, self.key_file, folder, *self._options) for host in hosts]
+        self.joined += [Joined(one, self.key_file, folder, *self._options) for one in machines]
         return self.joined[-1]

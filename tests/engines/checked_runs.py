@@ -31,6 +31,11 @@ class Replay:
         return self._followed._incarnations[slot]
 
     @property
+    def restarts(self):
+        """How often slots have started over, all together."""
+        return self._followed.restarts
+
+    @property
     def restarted(self):
         """The slots that have started over."""
         return [slot for slot in range(self.envs.num_envs) if self.times_restarted(slot)]
@@ -43,23 +48,28 @@ class Replay:
             self.rollout()
 
 
-def workers_on(host):
-    """The workers that run on a host, without the shells and clients around them."""
-    return [pid for pid in host.processes("-m clusterenv worker") if _is_python(pid)]
+def hosts_on(machine):
+    """The host processes on a machine, without what started them and the shells around them."""
+    return [pid for pid in machine.processes("-m clusterenv host") if _is_a_host(_words_of(pid))]
 
 
-def _is_python(pid):
+def _is_a_host(words):
+    # Who was started by hand with a key file keeps a host going, unless it is there --once.
+    return b"python" in words[0] and (b"--key-file" not in words or b"--once" in words)
+
+
+def _words_of(pid):
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"python" in file.read().split(b"\0")[0]
+            return file.read().split(b"\0")
     except OSError:
-        return False
+        return [b""]
 
 
-def gone(hosts, deadline_s):
-    """Whether no worker is left on any of the hosts before the deadline."""
-    return eventually(partial(_none_on, hosts), deadline_s)
+def gone(machines, deadline_s):
+    """Whether no host and no worker is left on any of the machines before the deadline."""
+    return eventually(partial(_none_on, machines), deadline_s)
 
 
-def _none_on(hosts):
-    return not any(host.processes("clusterenv worker") for host in hosts)
+def _none_on(machines):
+    return not any(machine.processes("-m clusterenv") for machine in machines)

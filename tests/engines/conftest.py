@@ -1,5 +1,7 @@
 """Real engines for the tests, started once and handed out whole to each test."""
 
+from pathlib import Path
+
 import pytest
 
 from clusterenv import ClusterEnv, Limits
@@ -59,23 +61,24 @@ def ssh_hosts(all_ssh_hosts):
 
 @pytest.fixture
 def ssh_launcher(ssh_hosts):
-    """Make a launcher for these hosts, by default all."""
+    """Make a launcher for these hosts, by default all; two workers on each."""
 
     def make(hosts=None, **kwargs):
         ssh = ("ssh", "-F", str(ssh_hosts.config), "-o", "ConnectTimeout=3")
-        return SshLauncher(ssh_hosts.names if hosts is None else hosts, ssh=ssh, **kwargs)
+        return SshLauncher(hosts or dict.fromkeys(ssh_hosts.names, 2), ssh=ssh, **kwargs)
 
     return make
 
 
 @pytest.fixture
 def ssh_cluster(ssh_launcher):
-    """Open four walks on two workers; closed at the end."""
+    """Open four walks on two hosts with two workers each; closed at the end."""
     opened = []
 
-    def make(hosts=None, makers=(Placed,) * 4, num_workers=2, **kwargs):
+    def make(hosts=("host1", "host2"), makers=(Placed,) * 4, **kwargs):
+        hosts = hosts if isinstance(hosts, Path) else dict.fromkeys(hosts, 2)
         kwargs = {"launcher": ssh_launcher(hosts), "limits": Limits(lease_s=LEASE_S), **kwargs}
-        opened.append(ClusterEnv(list(makers), num_workers=num_workers, **kwargs))
+        opened.append(ClusterEnv(list(makers), **kwargs))
         return opened[-1]
 
     yield make

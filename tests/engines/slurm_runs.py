@@ -2,14 +2,17 @@
 
 from contextlib import contextmanager
 
-WHOLE_NODE = {"cpus_per_worker": 4}
-"""Each worker takes a node for itself."""
+from tests.engines.checked_runs import hosts_on
 
 
 def processes_on(slurm, *nodes):
-    """The workers that run on these nodes, or on all."""
-    there = [slurm[node] for node in nodes or slurm.nodes]
-    return [pid for node in there for pid in node.processes("clusterenv worker")]
+    """The hosts that run on these nodes, or on all."""
+    return [pid for node in nodes or slurm.nodes for pid in hosts_on(slurm[node])]
+
+
+def nothing_runs_on(slurm):
+    """Whether there is neither a host nor a worker on any node."""
+    return not any(slurm[node].processes("-m clusterenv") for node in slurm.nodes)
 
 
 @contextmanager

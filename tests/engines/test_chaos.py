@@ -1,4 +1,4 @@
-"""Workers are killed all the time, and PPO keeps learning: the short form of `make chaos`."""
+"""Hosts and workers are killed, and PPO keeps learning: the short form of `make chaos`."""
 
 import importlib
 
@@ -9,7 +9,7 @@ from tests.engines.harness.runs import ROOT
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("slurm_commands")
-def test_ppo_learns_while_workers_are_killed(slurm, monkeypatch):
+def test_ppo_learns_while_hosts_and_workers_are_killed(slurm, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     chaos = importlib.import_module("chaos")

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import clusterenv
 from tests.engines.connections import dial, dial_from, echo_at
 from tests.engines.harness import Hosts, SlurmCluster, SshHosts, packages
 from tests.engines.harness.runs import (
@@ -26,7 +27,8 @@ from tests.integration.polling import eventually
 
 pytestmark = pytest.mark.usefixtures("engines")
 SBATCH = ["sbatch", "--parsable", "--output=/dev/null"]
-IMPORT = [sys.executable, "-c", "import clusterenv, socket; print(socket.gethostname())"]
+TELL = "import clusterenv, socket; print(socket.gethostname(), clusterenv.__file__)"
+IMPORT = [sys.executable, "-c", TELL]
 
 
 def ssh(hosts, name, *command, options=()):
@@ -46,7 +48,8 @@ def test_srun_runs_on_three_nodes(slurm):
 
 
 def test_nodes_reach_the_head_and_import_the_project(slurm):
-    assert sorted(slurm.run(["srun", "-N4", *IMPORT]).split()) == slurm.nodes
+    told = sorted(slurm.run(["srun", "-N4", *IMPORT]).splitlines())
+    assert told == [f"{node} {clusterenv.__file__}" for node in slurm.nodes]
     with echo_at(slurm["n2"], slurm["n2"].address):
         peer, seen_from = dial(slurm["n2"].address)
         peer.close()
@@ -85,9 +88,8 @@ def test_job_in_a_closed_partition_pends_and_reset_cancels_it(slurm):
 
 def test_ssh_reaches_each_host_and_imports_the_project(ssh_hosts):
     for name in ssh_hosts.names:
-        command = f"{sys.executable} -c '{IMPORT[2]}'"
-        done = ssh(ssh_hosts, name, command)
-        assert (done.returncode, done.stdout) == (0, f"{name}\n"), done.stderr
+        done = ssh(ssh_hosts, name, f"{sys.executable} -c '{TELL}'")
+        assert (done.returncode, done.stdout.split()) == (0, [name, clusterenv.__file__]), done
 
 
 def test_unreachable_host_never_answers(ssh_hosts):

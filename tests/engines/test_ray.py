@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster with several nodes."""
+"""Hosts on a Ray cluster with several nodes."""
 
 import time
 
@@ -8,11 +8,9 @@ pytest.importorskip("ray")
 
 import ray
 
-from clusterenv import ClusterEnv, Limits
-from clusterenv.errors import StartupError, WorkerLostError
-from clusterenv.launchers.ray import RayLauncher
+from clusterenv import ClusterEnv, Limits, RayLauncher, StartupError, WorkerLostError
 from tests.engines import parity
-from tests.engines.checked_runs import Replay, gone, workers_on
+from tests.engines.checked_runs import Replay, gone, hosts_on
 from tests.environments.vectors import actions_for
 from tests.environments.walks import Placed
 from tests.integration.heads import HeadScript
@@ -26,14 +24,13 @@ NOTICE_S = 30.0
 
 @pytest.fixture
 def cluster(ray_cluster):
-    """Open walks on three workers that fill the cluster; closed at the end."""
+    """Open walks on three hosts that fill the cluster; closed at the end."""
     opened = []
 
-    def make(num_workers=3, **kwargs):
-        launcher = kwargs.pop("launcher", None) or RayLauncher(num_cpus=ray_cluster.cpus)
-        envs = ClusterEnv([Placed] * NUM_ENVS, num_workers=num_workers, launcher=launcher, **kwargs)
-        opened.append(envs)
-        return envs
+    def make(launcher=None, **kwargs):
+        launcher = launcher or RayLauncher(nodes=3, cpus_per_node=ray_cluster.cpus)
+        opened.append(ClusterEnv([Placed] * NUM_ENVS, launcher=launcher, **kwargs))
+        return opened[-1]
 
     yield make
     for envs in opened:
@@ -45,15 +42,15 @@ def slots_on(envs, node):
 
 
 def actor_on(host):
-    (pid,) = host.processes("ray::Keeper")
+    (pid,) = host.processes("ray::HostActor")
     return pid
 
 
 def assert_nothing_left(ray_cluster):
-    """Fail unless the cluster is as it was: no worker, no actor, all resources free."""
+    """Fail unless the cluster is as it was: no host, no actor, all resources free."""
     hosts = [ray_cluster[node] for node in ray_cluster.nodes]
     assert gone(hosts, SLACK_S)
-    assert eventually(lambda: not any(h.processes("ray::Keeper") for h in hosts), SLACK_S)
+    assert eventually(lambda: not any(h.processes("ray::HostActor") for h in hosts), SLACK_S)
     assert not ray.is_initialized()
     with ray.init(log_to_driver=False, logging_level="WARNING"):
         total = ray.cluster_resources()["CPU"]
@@ -64,62 +61,79 @@ def assert_nothing_left(ray_cluster):
 
 @pytest.mark.parametrize("case", parity.CASES)
 def test_the_numbers_are_those_of_sync_vector_env(case, ray_cluster):
-    parity.assert_parity(RayLauncher, case)
+    parity.assert_parity(lambda: RayLauncher(nodes=2, cpus_per_node=2), case)
 
 
-def test_workers_are_spread_and_nothing_of_them_is_left(cluster, ray_cluster):
-    with cluster(2, launcher=RayLauncher()) as envs:
-        assert len(set(envs.call("host"))) == 2
+@pytest.mark.parametrize(("spread", "nodes"), [(True, 2), (False, 1)])
+def test_hosts_are_spread_unless_told_and_nothing_of_them_is_left(
+    cluster, ray_cluster, spread, nodes
+):
+    with cluster(RayLauncher(nodes=2, cpus_per_node=1, spread=spread)) as envs:
+        assert len(set(envs.call("host"))) == nodes
+        assert len(set(envs.call("pid"))) == 2
     assert_nothing_left(ray_cluster)
 
 
-def test_lost_actors_and_workers_are_replaced_in_their_places_and_no_row_is_wrong(
+def test_a_worker_that_is_killed_is_replaced_by_its_host(cluster, ray_cluster):
+    with cluster() as envs:
+        replay = Replay(envs)
+        slot = slots_on(envs, "r2")[0]
+        hosts = hosts_on(ray_cluster["r2"])
+        kill(envs.call("pid")[slot])
+        replay.rollout_until(lambda: slot in replay.restarted)
+        assert hosts_on(ray_cluster["r2"]) == hosts
+        assert set(replay.restarted) <= set(slots_on(envs, "r2"))
+
+
+def test_lost_actors_and_hosts_are_replaced_in_their_places_and_no_row_is_wrong(
     cluster, ray_cluster
 ):
     with cluster() as envs:
         replay = Replay(envs)
         replay.rollout()
-        with_actor, with_worker = slots_on(envs, "r2"), slots_on(envs, "r3")
+        with_actor, with_host = slots_on(envs, "r2"), slots_on(envs, "r3")
         kill(actor_on(ray_cluster["r2"]))
         replay.rollout_until(lambda: replay.restarted == with_actor)
-        kill(workers_on(ray_cluster["r3"])[0])
-        replay.rollout_until(lambda: replay.restarted == sorted(with_actor + with_worker))
+        kill(hosts_on(ray_cluster["r3"])[0])
+        replay.rollout_until(lambda: replay.restarted == sorted(with_actor + with_host))
         # There is no room elsewhere.
         assert slots_on(envs, "r2") == with_actor
-        assert slots_on(envs, "r3") == with_worker
+        assert slots_on(envs, "r3") == with_host
 
 
-def test_the_end_of_a_worker_is_told_with_its_node(cluster, ray_cluster):
+def test_the_end_of_a_host_is_told_with_its_node(cluster, ray_cluster):
     with cluster(limits=Limits(max_restarts_per_minute=0)) as envs:
         envs.reset(seed=0)
-        kill(workers_on(ray_cluster["r2"])[0])
+        kill(hosts_on(ray_cluster["r2"])[0])
         with pytest.raises(WorkerLostError, match=r"killed by SIGKILL.* on Ray node r2"):
             for _ in range(1000):
                 envs.step(actions_for(NUM_ENVS))
 
 
-def test_workers_of_a_dead_node_go_elsewhere_and_no_row_is_wrong(cluster, ray_cluster):
-    with cluster(launcher=RayLauncher()) as envs:
+def test_the_host_of_a_dead_node_goes_elsewhere_and_no_row_is_wrong(cluster, ray_cluster):
+    with cluster(RayLauncher(nodes=2)) as envs:
         replay = Replay(envs)
         replay.rollout()
-        lost = slots_on(envs, "r3")
-        ray_cluster.kill_node("r3")
+        *_, victim = envs.call("host")
+        lost = slots_on(envs, victim)
+        ray_cluster.kill_node(victim)
         replay.rollout_until(lambda: replay.restarted == lost)
-        assert set(envs.call("host")) == {"r1", "r2"}
+        assert victim not in envs.call("host")
+        assert len(set(envs.call("host"))) == 2
         replay.rollout()
 
 
 def test_a_placement_that_cannot_be_had_says_what_was_asked_for_and_what_there_is(
     cluster, ray_cluster
 ):
-    launcher = RayLauncher(strategy="STRICT_SPREAD", placement_timeout_s=1.0)
+    launcher = RayLauncher(nodes=4, placement_timeout_s=1.0)
     start = time.monotonic()
     with pytest.raises(StartupError) as caught:
-        cluster(4, launcher=launcher)
+        cluster(launcher)
     assert time.monotonic() - start < 1.0 + SLACK_S
     for words in (
-        "no room on Ray within placement_timeout_s=1: asked for 4 workers with 1 CPU each",
-        "strategy STRICT_SPREAD; the cluster has 4 nodes",
+        "no room on Ray within placement_timeout_s=1: asked for 4 hosts with 1 CPU each",
+        "each on a node of its own; the cluster has 4 nodes",
         "r2: 2 CPU",
     ):
         assert words in str(caught.value)
@@ -128,15 +142,15 @@ def test_a_placement_that_cannot_be_had_says_what_was_asked_for_and_what_there_i
 
 def test_a_connection_that_the_script_made_is_used_and_kept(cluster, ray_cluster):
     with ray.init(log_to_driver=False, logging_level="WARNING"):
-        with cluster(1, launcher=RayLauncher("no such host")) as envs:
+        with cluster(RayLauncher("no such host")) as envs:
             envs.reset(seed=0)
         assert ray.is_initialized()
 
 
 HEAD = """
-from clusterenv.launchers.ray import RayLauncher
+from clusterenv import RayLauncher
 from tests.environments.walks import Placed
-envs = ClusterEnv([Placed] * 6, num_workers=3, launcher=RayLauncher({address!r}))
+envs = ClusterEnv([Placed] * 6, launcher=RayLauncher({address!r}, nodes=3))
 envs.reset(seed=0)
 envs.step(np.zeros((6, 2)))
 say(*envs.call("host"))
@@ -144,9 +158,9 @@ say(*envs.call("host"))
 
 
 IN_STEP = """
-from clusterenv.launchers.ray import RayLauncher
+from clusterenv import RayLauncher
 busy = partial(Troubled, troubles.hold_the_gil, at=2, sign=SIGN)
-envs = ClusterEnv([Walk, Walk, busy], num_workers=3, launcher=RayLauncher())
+envs = ClusterEnv([Walk, Walk, busy], launcher=RayLauncher(nodes=3))
 envs.reset(seed=0)
 envs.step(np.zeros((3, 2)))
 envs.step(np.zeros((3, 2)))

@@ -1,4 +1,4 @@
-"""Workers on a real Slurm cluster: the contract holds, nothing is shown, nothing is left."""
+"""Hosts on a real Slurm cluster: the contract holds, nothing is shown, nothing is left."""
 
 import importlib
 import logging
@@ -8,64 +8,94 @@ from contextlib import nullcontext
 
 import pytest
 
-from clusterenv import ClusterEnv, Limits, StartupError
-from clusterenv.launchers.slurm import SlurmLauncher
+from clusterenv import ClusterEnv, Limits, SlurmLauncher, StartupError
 from tests import inside
 from tests.contract import test_parity, transports
 from tests.engines.harness.runs import ROOT
-from tests.engines.slurm_runs import WHOLE_NODE, processes_on, whole_allocation
+from tests.engines.slurm_runs import nothing_runs_on, processes_on, whole_allocation
 from tests.environments.counting import Count
 from tests.integration.polling import eventually
 
 PARITY = [
-    ("CartPole-v1", "7 on 3", "NextStep"),
-    ("dict", "5 on 2", "SameStep"),
-    ("loose types", "3 on 1", "Disabled"),
+    ("CartPole-v1", "7 on 3", "NextStep", {"nodes": 3, "cpus_per_node": 1}),
+    ("dict", "5 on 2", "SameStep", {"nodes": 1, "cpus_per_node": 2}),
+    ("loose types", "3 on 1", "Disabled", {"nodes": 1, "cpus_per_node": 1}),
 ]
-
+# A host looks for what its workers printed twice a second.
+LOG_S = 5.0
 
 pytestmark = pytest.mark.usefixtures("slurm_commands")
 
 
-@pytest.mark.parametrize(("env", "layout", "mode"), PARITY)
-def test_the_parity_contract_holds_with_a_job_per_worker(slurm, monkeypatch, env, layout, mode):
-    on_slurm = {"launcher": SlurmLauncher(**WHOLE_NODE), "trust_workers": True}
+def put_on_slurm(monkeypatch, **options):
+    """Let the contract's transport `slurm` be such a launcher."""
+    on_slurm = {"launcher": SlurmLauncher(**options), "trust_workers": True}
     monkeypatch.setitem(transports.TRANSPORTS, "slurm", lambda: on_slurm)
+    return on_slurm["launcher"]
+
+
+@pytest.mark.parametrize(("env", "layout", "mode", "options"), PARITY)
+def test_the_parity_contract_holds_with_a_job_per_host(
+    slurm, monkeypatch, env, layout, mode, options
+):
+    put_on_slurm(monkeypatch, **options)
     test_parity.assert_parity(env, layout, mode, "slurm")
     assert eventually(lambda: not slurm.jobs())
-    assert processes_on(slurm) == []
+    assert nothing_runs_on(slurm)
 
 
 def test_the_parity_contract_holds_with_steps_of_an_allocation(slurm, monkeypatch):
     with whole_allocation(slurm, monkeypatch):
-        on_slurm = {"launcher": SlurmLauncher(), "trust_workers": True}
-        assert on_slurm["launcher"].script().startswith("srun ")
-        monkeypatch.setitem(transports.TRANSPORTS, "slurm", lambda: on_slurm)
+        launcher = put_on_slurm(monkeypatch, nodes=3, cpus_per_node=1)
+        assert launcher.script().startswith("srun ")
         test_parity.assert_parity("dict", "7 on 3", "NextStep", "slurm")
-        assert processes_on(slurm) == []
+        assert eventually(lambda: nothing_runs_on(slurm))
 
 
-def test_workers_of_one_job_share_a_node_and_leave_nothing(slurm):
-    launcher = SlurmLauncher(workers_per_job=2, cpus_per_worker=2, mem_per_worker="50M")
-    with ClusterEnv(Count, 4, 4, launcher=launcher) as envs:
-        assert not inside.shares_memory(envs)
+@pytest.mark.parametrize("inside_allocation", [False, True], ids=["jobs", "steps"])
+def test_each_host_has_a_node_of_its_own_by_default(slurm, monkeypatch, inside_allocation):
+    with whole_allocation(slurm, monkeypatch) if inside_allocation else nullcontext():
+        with ClusterEnv(Count, 6, launcher=SlurmLauncher(nodes=3)) as envs:
+            assert not inside.shares_memory(envs)
+            hosts = [len(processes_on(slurm, node)) for node in slurm.nodes]
+            assert sorted(hosts) == [0, 1, 1, 1]
+            envs.reset(seed=0)
+        assert eventually(lambda: nothing_runs_on(slurm))
+
+
+def test_a_host_runs_a_worker_per_core(slurm):
+    launcher = SlurmLauncher(nodes=2, cpus_per_node=2, mem_per_node="500M")
+    with ClusterEnv(Count, 8, launcher=launcher) as envs:
         assert len(slurm.jobs()) == 2
-        assert [len(processes_on(slurm, node)) for node in slurm.nodes] == [2, 2, 0, 0]
-        envs.reset(seed=0)
+        assert len(processes_on(slurm)) == 2
+        assert len(set(envs.call("pid"))) == 4
+
+
+def test_jobs_of_one_core_may_share_a_node(slurm):
+    launcher = SlurmLauncher(nodes=4, cpus_per_node=1, extra=("--nodelist=n2",))
+    with ClusterEnv(Count, 4, launcher=launcher):
+        assert len(slurm.jobs()) == 4
+        assert [len(processes_on(slurm, node)) for node in slurm.nodes] == [0, 4, 0, 0]
     assert eventually(lambda: not slurm.jobs())
-    assert processes_on(slurm) == []
+    assert nothing_runs_on(slurm)
 
 
 def test_logs_are_kept_where_the_user_wants_them(tmp_path):
-    with ClusterEnv(Noisy, 2, 2, launcher=SlurmLauncher(log_dir=tmp_path / "logs")) as envs:
-        assert "built in worker" in inside.logs_of(envs, "worker-1.0")
-    assert "built in worker" in (tmp_path / "logs" / "worker-0.0.log").read_text()
+    launcher = SlurmLauncher(nodes=2, log_dir=tmp_path / "logs")
+    with ClusterEnv(Noisy, 2, launcher=launcher):
+        # A host copies what its workers print now and then …
+        assert eventually(lambda: "built in a worker" in launcher.logs("host-1.0"), LOG_S)
+    # … and at the end.
+    log = (tmp_path / "logs" / "host-0.0.log").read_text()
+    assert "built in a worker" in log
+    assert "closed in a worker" in log
 
 
 def test_default_logs_are_shown_and_leave_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    with ClusterEnv(Noisy, 1, 1, launcher=SlurmLauncher()) as envs:
-        assert "built in worker" in inside.logs_of(envs, "worker-0.0")
+    launcher = SlurmLauncher()
+    with ClusterEnv(Noisy, 1, launcher=launcher):
+        assert eventually(lambda: "built in a worker" in launcher.logs("host-0.0"), LOG_S)
     assert list((tmp_path / ".cache" / "clusterenv").iterdir()) == []
 
 
@@ -74,7 +104,10 @@ class Noisy(Count):
 
     def __init__(self):
         super().__init__()
-        print("built in worker")
+        print("built in a worker")
+
+    def close(self):
+        print("closed in a worker")
 
 
 def test_setup_prefix_and_environment_reach_the_worker(tmp_path):
@@ -83,7 +116,7 @@ def test_setup_prefix_and_environment_reach_the_worker(tmp_path):
         prefix=("env", "FROM_PREFIX=2"),
         environment={"FROM_ENVIRONMENT": "3"},
     )
-    with ClusterEnv(Telling, 1, 1, launcher=launcher) as envs:
+    with ClusterEnv(Telling, 1, launcher=launcher) as envs:
         names = ("FROM_SETUP", "FROM_PREFIX", "FROM_ENVIRONMENT", "OMP_NUM_THREADS")
         assert [envs.call("tell", name)[0] for name in names] == ["1", "2", "3", "1"]
 
@@ -105,31 +138,31 @@ class Recording(SlurmLauncher):
         super().start(orders)
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["jobs", "steps"])
-def test_secrets_are_nowhere_to_be_seen(slurm, monkeypatch, tmp_path, inside):
-    with whole_allocation(slurm, monkeypatch) if inside else nullcontext():
-        launcher = Recording(log_dir=tmp_path)
-        with ClusterEnv(Telling, 2, 2, launcher=launcher) as envs:
+@pytest.mark.parametrize("steps", [False, True], ids=["jobs", "steps"])
+def test_secrets_are_nowhere_to_be_seen(slurm, monkeypatch, tmp_path, steps):
+    with whole_allocation(slurm, monkeypatch) if steps else nullcontext():
+        launcher = Recording(nodes=2, log_dir=tmp_path)
+        with ClusterEnv(Telling, 2, launcher=launcher) as envs:
             assert envs.call("tell", "CLUSTERENV_INVITATION") == (None, None)
             seen = slurm.run(["ps", "-eww", "-o", "args"])
             for job in slurm.jobs():
                 seen += slurm.run(["scontrol", "show", "job", "-dd", job])
-                if not inside:
+                if not steps:
                     seen += slurm.run(["scontrol", "write", "batch_script", job, "-"])
             seen += "".join(path.read_text() for path in tmp_path.iterdir())
     secrets = [part.split('"')[0] for i in launcher.invitations for part in i.split('_key":"')[1:]]
     assert len(secrets) == 6
-    assert "clusterenv worker" in seen
+    assert "clusterenv host" in seen
     assert not [secret for secret in secrets if secret in seen]
 
 
 def test_a_job_that_waits_for_ever_is_told_and_ends_at_the_deadline_with_the_reason(slurm, caplog):
-    launcher = SlurmLauncher("closed")
+    launcher = SlurmLauncher("closed", nodes=2)
     with (
         caplog.at_level(logging.WARNING, "clusterenv"),
-        pytest.raises(StartupError, match=r"0 of 2 workers .* PENDING \(PartitionDown\)"),
+        pytest.raises(StartupError, match=r"0 of 2 hosts .* PENDING \(PartitionDown\)"),
     ):
-        ClusterEnv(Count, 2, 2, launcher=launcher, limits=Limits(startup_timeout_s=9.0))
+        ClusterEnv(Count, 2, launcher=launcher, limits=Limits(startup_timeout_s=9.0))
     told = [record.getMessage() for record in caplog.records if "PENDING" in record.getMessage()]
     assert len(told) == 1
     assert "2 job(s) wait" in told[0]
@@ -139,9 +172,9 @@ def test_a_job_that_waits_for_ever_is_told_and_ends_at_the_deadline_with_the_rea
 @pytest.mark.timeout(300)
 def test_ppo_trains_on_three_nodes_by_one_argument(slurm, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    monkeypatch.setenv("SBATCH_EXCLUSIVE", "exclusive")
+    monkeypatch.setenv("NODES", "3")
     ppo = importlib.import_module("ppo")
-    settings = {"num_envs": 6, "num_workers": 3, "num_steps": 32, "num_minibatches": 2}
+    settings = {"num_envs": 6, "num_steps": 32, "num_minibatches": 2}
     args = ppo.Args("CartPole-v1", launcher="slurm", total_steps=768, out=tmp_path, **settings)
     with ppo.make_envs(args) as envs, ppo.Progress("PPO", tmp_path, 768, args) as progress:
         assert [len(processes_on(slurm, node)) for node in slurm.nodes] == [1, 1, 1, 0]
@@ -151,14 +184,14 @@ def test_ppo_trains_on_three_nodes_by_one_argument(slurm, monkeypatch, tmp_path)
 
 def test_an_unknown_partition_is_refused_in_the_words_of_sbatch(slurm):
     with pytest.raises(StartupError, match="invalid partition specified: nowhere"):
-        ClusterEnv(Count, 2, 2, launcher=SlurmLauncher("nowhere"))
+        ClusterEnv(Count, 2, launcher=SlurmLauncher("nowhere", nodes=2))
     assert slurm.jobs() == []
 
 
-def test_a_worker_that_cannot_start_says_why(slurm):
+def test_a_host_that_cannot_start_says_why(slurm):
     launcher = SlurmLauncher(python="/nowhere/python")
     with pytest.raises(StartupError, match=r"(?s)ended as FAILED.*exit code 12[67].*No such file"):
-        ClusterEnv(Count, 2, 2, launcher=launcher)
+        ClusterEnv(Count, 2, launcher=launcher)
     assert eventually(lambda: not slurm.jobs())
 
 

@@ -1,8 +1,9 @@
-"""Workers on hosts that are reached by ssh: the contract, where they go, what errors say."""
+"""Hosts that are reached by ssh: the contract, where they go, what errors say."""
 
 import importlib
 import os
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from functools import partial
@@ -13,7 +14,7 @@ import pytest
 from clusterenv import ClusterEnv, Limits, Network
 from clusterenv.errors import StartupError
 from tests.engines import parity
-from tests.engines.checked_runs import LEASE_S, gone
+from tests.engines.checked_runs import LEASE_S, gone, hosts_on
 from tests.environments.vectors import actions_for
 from tests.environments.walks import Placed, Troubled
 
@@ -26,15 +27,34 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.parametrize("case", parity.CASES)
 def test_the_numbers_are_those_of_sync_vector_env(case, ssh_launcher):
-    parity.assert_parity(ssh_launcher, case)
+    parity.assert_parity(lambda: ssh_launcher({"host1": 1, "host2": 2}), case)
 
 
-def test_hosts_get_as_many_workers_as_the_file_says(ssh_cluster, tmp_path):
+def test_hosts_get_as_many_workers_as_the_file_says(ssh_cluster, ssh_hosts, tmp_path):
     file = tmp_path / "hosts.txt"
-    file.write_text("# the small one first\nhost2\nhost3 2\n")
-    with ssh_cluster(file, num_workers=3) as envs:
-        assert Counter(envs.call("host")) == {"host2": 2, "host3": 2}
+    file.write_text("# the small one first\nhost2 1\nhost3 3\n")
+    with ssh_cluster(file) as envs:
+        # One session and one host per machine; slots are dealt in proportion to workers.
+        assert Counter(envs.call("host")) == {"host2": 1, "host3": 3}
         assert envs.call("host")[0] == "host2"
+        assert len(set(envs.call("pid"))) == 4
+        assert [len(hosts_on(ssh_hosts[name])) for name in ssh_hosts.names] == [0, 1, 1]
+
+
+def test_variables_reach_the_workers_and_no_command_line(ssh_launcher, ssh_hosts):
+    launcher = ssh_launcher(["host1"], environment={"API_KEY": "it's a secret; $HOME"})
+    with ClusterEnv([Telling], launcher=launcher) as envs:
+        assert envs.call("tell", "API_KEY") == ("it's a secret; $HOME",)
+        seen = subprocess.check_output(["ps", "-eww", "-o", "args"], text=True)
+        assert "clusterenv host" in seen
+        assert "a secret" not in seen
+
+
+class Telling(Placed):
+    """Tells what is in its worker's environment."""
+
+    def tell(self, name):
+        return os.environ.get(name)
 
 
 def test_an_unreachable_host_is_named_with_the_words_of_ssh(ssh_cluster, ssh_hosts):
@@ -88,6 +108,6 @@ def test_an_example_trains_over_ssh_by_one_argument(ssh_on_path, ssh_hosts, monk
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("HOSTS", ",".join(ssh_hosts.names))
     ppo = importlib.import_module("ppo")
-    sizes = {"num_envs": 6, "num_workers": 3, "num_steps": 64, "total_steps": 768}
+    sizes = {"num_envs": 6, "num_steps": 64, "total_steps": 768}
     settings = {"update_epochs": 1, "num_minibatches": 4, "eval_episodes": 3, "out": tmp_path}
     assert ppo.main(ppo.Args(env_id="CartPole-v1", launcher="ssh", **sizes, **settings)) > 0

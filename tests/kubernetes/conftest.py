@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from clusterenv.launchers.kubernetes import KubernetesLauncher
+from clusterenv import KubernetesLauncher
 from tests.engines.harness import why_not_here
 from tests.integration.polling import eventually
 from tests.kubernetes.control_plane import ControlPlane
@@ -48,8 +48,8 @@ class Namespace:
     def is_empty(self):
         return not any(self.get(kind) for kind in ("jobs", "pods", "secrets"))
 
-    def launcher(self, image="clusterenv-worker", **options):
-        options = {"cpus": 0.1, "namespace": self.name, **options}
+    def launcher(self, image="clusterenv-host", **options):
+        options = {"hosts": 2, "cpus_per_host": 0.1, "namespace": self.name, **options}
         return KubernetesLauncher(image, kubeconfig=self.plane.kubeconfig, **options)
 
 

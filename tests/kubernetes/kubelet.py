@@ -64,6 +64,11 @@ class Kubelet:
         """The first process of a pod, as this machine sees it."""
         return self._processes[pod].first
 
+    def child_of(self, pod):
+        """A process that the first process of a pod has started."""
+        pid = self.process_of(pod)
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
     @property
     def running(self):
         """The names of the pods whose processes are there."""
@@ -126,7 +131,7 @@ class Kubelet:
             "HOSTNAME": pod.metadata.name,
             "KUBERNETES_SERVICE_HOST": "127.0.0.1",
             "KUBERNETES_SERVICE_PORT": str(self.plane.port),
-            **{variable.name: variable.value for variable in container.env or ()},
+            **{variable.name: value_of(variable, pod) for variable in container.env or ()},
         }
         self._processes[pod.metadata.name] = Process(
             pod.metadata.name,
@@ -159,6 +164,14 @@ class Kubelet:
         }
         body = {"status": {"phase": phase, "podIP": "127.0.0.1", "containerStatuses": [status]}}
         self._core.patch_namespaced_pod_status(pod.metadata.name, pod.metadata.namespace, body)
+
+
+def value_of(variable, pod):
+    """The text of a variable; of the downward API, the one field that is asked for here."""
+    if variable.value_from is None:
+        return variable.value
+    assert variable.value_from.field_ref.field_path == "metadata.name"
+    return pod.metadata.name
 
 
 class Process:

@@ -1,4 +1,4 @@
-"""Workers that cannot start: the error has the cluster's own words, and nothing is left."""
+"""Hosts that cannot start: the error has the cluster's own words, and nothing is left."""
 
 import base64
 import json
@@ -30,7 +30,6 @@ def error_of(namespace, startup_timeout_s=15.0, **options):
         ClusterEnv(
             Count,
             2,
-            2,
             launcher=namespace.launcher(**options),
             limits=Limits(startup_timeout_s=startup_timeout_s),
         )
@@ -41,7 +40,7 @@ def error_of(namespace, startup_timeout_s=15.0, **options):
 
 def test_pods_that_fit_nowhere(namespace):
     assert "cannot be scheduled: Unschedulable: 0/1 nodes are available" in error_of(
-        namespace, cpus=1000
+        namespace, cpus_per_host=1000
     )
 
 
@@ -60,7 +59,9 @@ def test_an_image_without_python(namespace):
 
 
 def test_an_image_without_clusterenv(namespace):
-    text = error_of(namespace, 120.0, python="/usr/bin/python3")
+    # The harness lets all Pythons of this machine find the package that is under test.
+    without = {"PYTHONPATH": ""}
+    text = error_of(namespace, 120.0, python="/usr/bin/python3", environment=without)
     assert "No module named clusterenv" in text
 
 
@@ -78,8 +79,8 @@ def test_a_priority_class_that_does_not_exist(namespace):
 
 
 def test_what_the_api_server_refuses(namespace):
-    text = error_of(namespace, memory="much")
-    assert "cannot create a Job for workers" in text
+    text = error_of(namespace, memory_per_host="much")
+    assert "cannot create a Job for hosts" in text
     assert "quantities must match" in text
 
 
@@ -90,7 +91,7 @@ def test_an_account_that_may_do_nothing(namespace, plane, tmp_path):
     launcher = namespace.launcher()
     launcher._cluster = namespace.name, None, tmp_path / "config"
     with pytest.raises(StartupError, match=r"cannot create resource .*secrets"):
-        ClusterEnv(Count, 2, 2, launcher=launcher)
+        ClusterEnv(Count, 2, launcher=launcher)
 
 
 def tokens_of(namespace, account):

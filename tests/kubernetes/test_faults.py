@@ -6,8 +6,7 @@ import signal
 import pytest
 
 from clusterenv import ClusterEnv, Limits, WorkerLostError
-from clusterenv.launchers.kubernetes_api import KubernetesApi
-from tests import inside
+from clusterenv.launchers.kubernetes.api import KubernetesApi
 from tests.engines.checked_runs import Replay
 from tests.environments.vectors import actions_for
 from tests.environments.walks import Placed
@@ -21,7 +20,7 @@ pytestmark = [pytest.mark.usefixtures("kubelet"), pytest.mark.timeout(300)]
 @pytest.fixture
 def replay(namespace):
     launcher = namespace.launcher()
-    with ClusterEnv(Placed, 4, 2, launcher=launcher, limits=Limits(lease_s=LEASE_S)) as envs:
+    with ClusterEnv(Placed, 4, launcher=launcher, limits=Limits(lease_s=LEASE_S)) as envs:
         replay = Replay(envs)
         replay.rollout()
         yield replay
@@ -32,12 +31,20 @@ def hosts(replay):
     return replay.envs.call("host")
 
 
-def test_a_worker_that_was_killed_is_replaced_by_the_job(replay, kubelet, namespace):
+def test_a_host_that_was_killed_is_replaced_by_the_job(replay, kubelet, namespace):
     *_, victim = hosts(replay)
     kill(kubelet.process_of(victim))
     replay.rollout_until(lambda: replay.restarted == [2, 3], 120.0)
     assert victim not in hosts(replay)
     assert len(namespace.get("jobs")) == 1
+
+
+def test_a_worker_that_was_killed_is_replaced_in_its_pod(replay, kubelet):
+    before = hosts(replay)
+    kill(kubelet.child_of(before[-1]))
+    replay.rollout_until(lambda: replay.restarted, 120.0)
+    assert set(replay.restarted) <= {2, 3}
+    assert hosts(replay) == before
 
 
 def test_a_pod_that_is_deleted_hands_its_slots_back(replay, namespace):
@@ -47,7 +54,7 @@ def test_a_pod_that_is_deleted_hands_its_slots_back(replay, namespace):
     assert victim not in hosts(replay)
 
 
-def test_a_worker_that_leaves_and_so_ends_well_is_replaced_by_another_job(
+def test_a_host_that_leaves_and_so_ends_well_is_replaced_by_another_job(
     replay, kubelet, namespace, monkeypatch
 ):
     # As if it had always ended before that.
@@ -62,7 +69,7 @@ def test_a_worker_that_leaves_and_so_ends_well_is_replaced_by_another_job(
     assert not [job for job in jobs if job["status"].get("failed")]
 
 
-def test_a_pod_whose_worker_is_stuck_is_deleted_and_replaced(replay, kubelet, namespace):
+def test_a_pod_whose_host_is_stuck_is_deleted_and_replaced(replay, kubelet, namespace):
     *_, victim = hosts(replay)
     os.kill(kubelet.process_of(victim), signal.SIGSTOP)
     replay.rollout_until(lambda: replay.restarted == [2, 3], 120.0)
@@ -72,12 +79,10 @@ def test_a_pod_whose_worker_is_stuck_is_deleted_and_replaced(replay, kubelet, na
 
 def test_how_a_pod_ended_is_told(namespace, kubelet):
     launcher = namespace.launcher()
-    with ClusterEnv(
-        Placed, 4, 2, launcher=launcher, limits=Limits(max_restarts_per_minute=0)
-    ) as envs:
+    limits = Limits(max_restarts_per_minute=0)
+    with ClusterEnv(Placed, 4, launcher=launcher, limits=limits) as envs:
         envs.reset(seed=0)
         *_, victim = envs.call("host")
-        assert eventually(lambda: inside.knows_all_pods(envs), 20.0)
         kubelet.oom.add(victim)
         kill(kubelet.process_of(victim))
         with pytest.raises(WorkerLostError, match=rf"pod {victim} on node .* ended: OOMKilled"):
@@ -87,17 +92,17 @@ def test_how_a_pod_ended_is_told(namespace, kubelet):
 
 
 HEAD = """
-from clusterenv.launchers.kubernetes import KubernetesLauncher
+from clusterenv import KubernetesLauncher, Limits
 place = dict(namespace={namespace!r}, kubeconfig={kubeconfig!r})
-launcher = KubernetesLauncher("worker", cpus=0.1, **place)
-envs = ClusterEnv(Walk, 4, 2, launcher=launcher, limits=Limits(lease_s=4.0))
+launcher = KubernetesLauncher("host", hosts=2, cpus_per_host=0.1, **place)
+envs = ClusterEnv(Walk, 4, launcher=launcher, limits=Limits(lease_s=4.0))
 envs.reset(seed=0)
 say("ready")
 time.sleep(600)
 """
 
 
-def test_the_workers_of_a_killed_head_end_well_and_the_cluster_removes_the_rest(
+def test_the_hosts_of_a_killed_head_end_well_and_the_cluster_removes_the_rest(
     namespace, plane, tmp_path
 ):
     source = HEAD.format(namespace=namespace.name, kubeconfig=str(plane.kubeconfig))

@@ -12,10 +12,10 @@ DOCS = Path(__file__).parents[2] / "docs" / "kubernetes.md"
 pytestmark = [pytest.mark.usefixtures("kubelet"), pytest.mark.timeout(300)]
 SCRIPT = """
 import time
-from clusterenv import ClusterEnv
-from clusterenv.launchers.kubernetes import KubernetesLauncher
+from clusterenv import ClusterEnv, KubernetesLauncher
 
-with ClusterEnv("CartPole-v1", 4, 2, launcher=KubernetesLauncher("worker", cpus=0.1)) as envs:
+launcher = KubernetesLauncher("rl", hosts=2, cpus_per_host=0.1)
+with ClusterEnv("CartPole-v1", 4, launcher=launcher) as envs:
     envs.reset(seed=0)
     envs.step(envs.action_space.sample())
     print("stepped", flush=True)
@@ -35,7 +35,7 @@ def start_head(namespace, seconds):
     assert eventually(lambda: "secrets" in namespace.get("serviceaccounts")[-1], 30.0)
     container = {
         "name": "head",
-        "image": "worker",
+        "image": "rl",
         "command": ["python", "-c", SCRIPT.format(seconds=seconds)],
     }
     pod = {

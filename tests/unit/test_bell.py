@@ -5,7 +5,7 @@ import select
 
 import pytest
 
-from clusterenv.wire.bell import Bell, clear, ring
+from clusterenv.bell import Bell, clear, ring
 
 
 @pytest.fixture(params=["eventfd", "pipe", "hands over"])

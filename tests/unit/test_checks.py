@@ -3,8 +3,10 @@
 import msgspec
 import pytest
 
-from clusterenv.checks import explanations, host
-from clusterenv.checks.findings import (
+from clusterenv.errors import StartupError
+from clusterenv.launchers.local import LocalLauncher
+from clusterenv.tools.checks import explanations, machine
+from clusterenv.tools.checks.findings import (
     OK,
     PROBLEM,
     WARNING,
@@ -14,13 +16,12 @@ from clusterenv.checks.findings import (
     size,
     verdict,
 )
-from clusterenv.checks.host_checks import check_host, check_threads
-from clusterenv.cli.launcher_choice import launcher_from
-from clusterenv.launchers.local import LocalLauncher
+from clusterenv.tools.checks.machine_checks import check_machine, check_threads
+from clusterenv.tools.launcher_choice import launcher_from
 
 GB = 1 << 30
-WELL = host.HostFacts(
-    host="here",
+WELL = machine.MachineFacts(
+    name="here",
     pid=1,
     versions={"python": "3.11.2", "numpy": "2.1.0", "gymnasium": "1.1.0", "clusterenv": "0.1.0"},
     address="127.0.0.1",
@@ -36,7 +37,7 @@ WELL = host.HostFacts(
 
 
 def levels(facts, num_workers=4):
-    return [f.level for f in check_host(facts, num_workers, workers_here=True)]
+    return [f.level for f in check_machine(facts, num_workers)]
 
 
 def test_nothing_is_wrong_with_a_machine_that_is_well():
@@ -52,11 +53,11 @@ def test_nothing_is_wrong_with_a_machine_that_is_well():
         ({"open_files_limit": 64}, PROBLEM, "ulimit -n"),
         ({"cores": 2}, WARNING, "num_workers=2"),
         ({"cpu_limit": 1.5}, WARNING, "num_workers=1"),
-        ({"memory_limit_bytes": GB, "memory_used_bytes": GB - 1}, WARNING, "memory limit"),
+        ({"memory_limit_bytes": GB, "memory_used_bytes": GB - 1}, WARNING, "mem_per_node="),
     ],
 )
 def test_each_trouble_is_found_and_says_what_to_do(change, level, said):
-    findings = list(check_host(msgspec.structs.replace(WELL, **change), 4, workers_here=True))
+    findings = list(check_machine(msgspec.structs.replace(WELL, **change), 4))
     wrong = [finding for finding in findings if finding.level != OK]
     assert [finding.level for finding in wrong] == [level]
     assert said in str(wrong[0])
@@ -76,25 +77,25 @@ def test_limits_of_cgroups_are_found_in_both_versions(tmp_path):
     (inner.parent / "memory.max").write_text("1000\n")
     (inner.parent / "memory.current").write_text("400\n")
     (inner / "cpu.max").write_text("150000 100000\n")
-    folders = host.cgroup_folders("0::/user/job\n", tmp_path)
-    assert host.memory_limit(folders) == (1000, 400)
-    assert host.cpu_limit(folders) == 1.5
+    folders = machine.cgroup_folders("0::/user/job\n", tmp_path)
+    assert machine.memory_limit(folders) == (1000, 400)
+    assert machine.cpu_limit(folders) == 1.5
     old = tmp_path / "memory" / "docker"
     old.mkdir(parents=True)
     (old / "memory.limit_in_bytes").write_text("9223372036854771712\n")
     (old / "cpu.cfs_quota_us").write_text("-1\n")
     (old / "cpu.cfs_period_us").write_text("100000\n")
-    folders = host.cgroup_folders("4:memory:/docker\n", tmp_path)
-    assert host.memory_limit(folders) == (None, 0)
-    assert host.cpu_limit(folders) is None
+    folders = machine.cgroup_folders("4:memory:/docker\n", tmp_path)
+    assert machine.memory_limit(folders) == (None, 0)
+    assert machine.cpu_limit(folders) is None
 
 
 def test_the_facts_of_this_machine_can_be_had():
-    facts = host.host_facts()
+    facts = machine.machine_facts()
     assert facts.cores >= 1
-    assert host.memory_trouble(0) == ""
+    assert machine.memory_trouble(0) == ""
     # Not tried out: that would have the kernel kill processes.
-    assert host.memory_trouble(1 << 62).endswith("MB of memory are available")
+    assert machine.memory_trouble(1 << 62).endswith("MB of memory are available")
 
 
 def test_versions_that_differ_without_harm_are_a_warning():
@@ -105,15 +106,21 @@ def test_versions_that_differ_without_harm_are_a_warning():
     assert explanations.compare_versions(WELL.versions, other, "there").level == PROBLEM
 
 
+def test_a_machine_without_workers_needs_no_cores():
+    assert levels(msgspec.structs.replace(WELL, cores=1), 0) == [OK] * 3
+
+
 @pytest.mark.parametrize(
     ("error", "what", "to_do"),
     [
-        ("worker-0.0 was lost: the head refused it: numpy 1.9 on the worker, 2.1 on the head; it "
-         "ran slots 0", "numpy 1.9 on the worker, 2.1 on the head", "pip install"),
-        ("it was lost: exit code 1\nNo module named clusterenv", "no clusterenv", "python="),
-        ("0 of 1 workers …; waiting for worker-0.0 (has not reached tcp://[::1]:77)",
+        (StartupError("it was lost", refused="numpy 1.9 on the host, 2.1 on the head"),
+         "numpy 1.9 on the host, 2.1 on the head", "pip install"),
+        (StartupError("it was lost: exit code 1\nNo module named clusterenv", unreached="tcp://h:1"),
+         "no clusterenv", "python="),
+        (StartupError("0 of 1 hosts came", unreached="tcp://[::1]:77"),
          "through to [::1]:77", "nc -vz [::1] 77"),
-        ("worker-0.0 was lost: killed by SIGKILL", "SIGKILL", "log"),
+        (StartupError("host-0.0 was lost: killed by SIGKILL"), "SIGKILL", "log"),
+        (OSError("no memory"), "no memory", "log"),
     ],
 )  # fmt: skip
 def test_a_failed_start_is_explained(error, what, to_do):

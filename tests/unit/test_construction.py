@@ -1,7 +1,7 @@
 """The constructor's arguments become a backend, a launcher and a number of workers."""
 
-import os
 import re
+from types import SimpleNamespace
 
 import gymnasium
 import pytest
@@ -15,9 +15,11 @@ from clusterenv.backends.vector import VectorBackend
 from clusterenv.construction import (
     choose_backend,
     choose_launcher,
+    choose_min_hosts,
     choose_num_workers,
     choose_sync_rule,
 )
+from clusterenv.head.opening import workers_by_host
 from clusterenv.launchers.in_process import InProcessLauncher
 from clusterenv.launchers.local import LocalLauncher
 from clusterenv.sync import AdaptiveSync, EveryNth, EveryVersion
@@ -192,13 +194,13 @@ def test_at_least_one_env_is_needed(env, num_envs):
 # Workers and launchers.
 
 
-def test_by_default_there_is_one_worker_per_core():
-    assert choose_num_workers(None, 10_000) == len(os.sched_getaffinity(0))
+def test_nobody_who_did_not_ask_for_workers_gets_a_number_of_them_here():
+    # Each host has as many as it has cores, which is known there.
+    assert choose_num_workers(None, 10_000) is None
 
 
-@pytest.mark.parametrize("num_workers", [None, 5])
-def test_there_are_never_more_workers_than_envs(num_workers):
-    assert choose_num_workers(num_workers, 1) == 1
+def test_there_are_never_more_workers_than_envs():
+    assert choose_num_workers(5, 1) == 1
 
 
 def test_num_workers_is_what_was_asked_for():
@@ -241,13 +243,60 @@ def test_an_id_may_name_the_module_that_registers_it(tmp_path, monkeypatch):
     assert backend.spec.id == spec.id == "Odd-v7"
 
 
-def test_the_launcher_says_how_many_workers_it_has_room_for():
-    class Roomy:
-        room = 7
+def launcher_of(num_hosts, workers_per_host=None):
+    return SimpleNamespace(num_hosts=num_hosts, workers_per_host=workers_per_host)
 
-    assert choose_num_workers(None, 100, Roomy()) == 7
-    assert choose_num_workers(None, 3, Roomy()) == 3
-    assert choose_num_workers(2, 100, Roomy()) == 2
+
+@pytest.mark.parametrize(
+    ("num_workers", "launcher", "expected"),
+    [
+        (None, launcher_of(3), [None, None, None]),
+        (None, launcher_of(3, workers_per_host=16), [16, 16, 16]),
+        (8, launcher_of(3, workers_per_host=16), [3, 3, 2]),
+        (6, launcher_of(3), [2, 2, 2]),
+        (2, launcher_of(3), [1, 1, 1]),
+    ],
+)
+def test_the_launcher_says_how_many_workers_a_host_has_unless_they_are_counted(
+    num_workers, launcher, expected
+):
+    settings = SimpleNamespace(num_workers=num_workers, launcher=launcher)
+    assert workers_by_host(settings) == expected
+
+
+@pytest.mark.parametrize("num_hosts", [0, 1, 4])
+def test_by_default_a_run_waits_for_all_hosts(num_hosts):
+    assert choose_min_hosts(None, launcher_of(num_hosts)) is None
+
+
+@pytest.mark.parametrize(("min_hosts", "num_hosts"), [(1, 0), (1, 4), (4, 4)])
+def test_a_run_may_start_with_fewer_hosts(min_hosts, num_hosts):
+    assert choose_min_hosts(min_hosts, launcher_of(num_hosts)) == min_hosts
+
+
+@pytest.mark.parametrize(("min_hosts", "num_hosts"), [(0, 4), (-1, 4), (5, 4), (2, 0)])
+def test_a_number_of_hosts_that_there_cannot_be_is_refused(min_hosts, num_hosts):
+    message = f"min_hosts={min_hosts} must be between 1 and .* which is {max(1, num_hosts)} with"
+    with pytest.raises(ValueError, match=message):
+        choose_min_hosts(min_hosts, launcher_of(num_hosts))
+
+
+@pytest.mark.parametrize("launcher", ["local", LocalLauncher()], ids=["a name", "an object"])
+def test_a_host_shares_no_memory_with_the_head_where_that_is_not_wanted(launcher):
+    assert choose_launcher(launcher, shared_memory=True).num_hosts == 0
+    assert choose_launcher(launcher, shared_memory=False).num_hosts == 1
+
+
+def test_host_processes_that_were_asked_for_share_no_memory_anyway():
+    launcher = LocalLauncher(hosts=3)
+    assert choose_launcher(launcher, shared_memory=False) is launcher
+
+
+def test_a_launcher_keeps_its_settings_when_it_gets_a_host_process(tmp_path):
+    launcher = LocalLauncher(log_dir=tmp_path, environment={"LEVEL": "3"})
+    other = choose_launcher(launcher, shared_memory=False)
+    assert other.log_dir == launcher.log_dir
+    assert other.worker_environment == {"LEVEL": "3"}
 
 
 # Sync rule.

@@ -11,14 +11,14 @@ def order(name):
 class Office:
     def __init__(self):
         self.enrolled = []
-        self.enrolment = Enrolment(lambda who, order: self.enrolled.append((who, order.worker)))
+        self.enrolment = Enrolment(lambda who, order: self.enrolled.append((who, order.host)))
 
 
 def test_a_place_that_is_open_is_given_at_once():
     office = Office()
-    office.enrolment.open(order("worker-0.0"))
+    office.enrolment.open(order("host-0.0"))
     office.enrolment.apply("a")
-    assert office.enrolled == [("a", "worker-0.0")]
+    assert office.enrolled == [("a", "host-0.0")]
     assert office.enrolment.spares == []
 
 
@@ -27,15 +27,15 @@ def test_who_comes_too_early_waits_as_a_spare():
     office.enrolment.apply("a")
     office.enrolment.apply("b")
     assert office.enrolment.spares == ["a", "b"]
-    office.enrolment.open(order("worker-0.1"))
-    assert office.enrolled == [("a", "worker-0.1")]
+    office.enrolment.open(order("host-0.1"))
+    assert office.enrolled == [("a", "host-0.1")]
 
 
 def test_a_spare_that_is_gone_gets_no_place():
     office = Office()
     office.enrolment.apply("a")
     office.enrolment.leave("a")
-    office.enrolment.open(order("worker-0.0"))
+    office.enrolment.open(order("host-0.0"))
     assert office.enrolled == []
 
 
@@ -43,14 +43,14 @@ def test_applying_twice_gives_one_place():
     office = Office()
     office.enrolment.apply("a")
     office.enrolment.apply("a")
-    office.enrolment.open(order("worker-0.0"))
-    office.enrolment.open(order("worker-1.0"))
-    assert office.enrolled == [("a", "worker-0.0")]
+    office.enrolment.open(order("host-0.0"))
+    office.enrolment.open(order("host-1.0"))
+    assert office.enrolled == [("a", "host-0.0")]
 
 
 def test_a_withdrawn_place_is_not_given():
     office = Office()
-    office.enrolment.open(order("worker-0.0"))
-    office.enrolment.withdraw("worker-0.0")
+    office.enrolment.open(order("host-0.0"))
+    office.enrolment.withdraw("host-0.0")
     office.enrolment.apply("a")
     assert office.enrolled == []

@@ -16,54 +16,78 @@ SOURCE = pathlib.Path(clusterenv.__file__).parent
 MAY_IMPORT = {
     "__init__": "backends env launchers learning limits policies rollout sync version "
     "wire.addresses",
-    "__main__": "cli",
-    "cli": "arrays backends.base checks construction distributions env launchers "
-    "policies profile randomness sync version wire worker",
-    "checks": "backends.base env launchers.base limits plain wire",
-    # The user's side of the head.
-    "env": "agreement arguments backends call_state construction head launchers.base limits "
-    "partial_batches policies rollout sync vector_env wire",
-    "vector_env": "arguments call_state head randomness",
+    "__main__": "tools",
+    "tools": "arrays backends.base construction distributions env host.events host.starting "
+    "launchers limits memory plain policies profile protocol randomness status sync version wire",
+    # The user's side of the head. Network and Limits are what the user writes.
+    "env": "arguments backends calls construction head launchers.base limits policies "
+    "policy_calls protocol randomness rollout settings stopwatch sync wire.addresses",
+    "calls": "head",
+    "policy_calls": "calls construction head protocol rollout stopwatch",
     "construction": "backends env launchers limits policies sync wire.addresses",
-    "agreement": "plain wire",
+    "settings": "backends.base launchers.base limits sync wire.addresses",
+    "agreement": "plain",
     "arguments": "arrays plain",
-    "call_state": "",
-    "partial_batches": "arrays head plain",
-    # Head and worker meet in the wire, and in decisions and arrays that both know.
-    "head": "arrays backends.base distributions launchers.base limits plain policies.base "
-    "policies.copy policies.encoding policies.recurrent profile randomness rollout stopwatch sync "
-    "wire",
-    "worker": "arrays distributions plain policies.base policies.copy policies.recurrent "
-    "randomness rollout stopwatch sync wire",
-    "wire": "arrays plain version",
+    # Three floors: the head knows hosts, here or behind a wire; a host starts workers; a worker
+    # knows what it shares with its host.
+    "head": "agreement arrays backends.base distributions host launchers.base "
+    "launchers.in_process limits plain "
+    "policies profile protocol randomness rollout settings sharing status stopwatch sync wire",
+    "wire.host_main": "host launchers.attached launchers.base lifelines protocol wire",
+    "wire": "arrays bell host lifelines plain policies.copy protocol stopwatch surroundings sync "
+    "version",
+    "host": "arrays bell children memory plain protocol sharing stopwatch sync.rules worker.main "
+    "worker.worker",
+    "worker": "arrays distributions lifelines memory plain policies protocol randomness "
+    "surroundings",
+    "memory": "arrays bell plain protocol",
+    "protocol": "arrays plain",
+    "plain": "arrays",
     # Plugins know their own base and little else.
-    "launchers": "wire",
-    "launchers.in_process": "launchers wire worker",
+    "launchers": "children wire.addresses wire.invitation",
     "backends": "",
-    "policies": "arrays distributions plain randomness wire",
+    "policies": "arrays distributions plain randomness",
     "adapters": "env rollout sync",
     # Decisions and arrays: nothing that opens anything.
     "arrays": "",
     "distributions": "arrays randomness",
     "learning": "arrays rollout",
     "limits": "",
-    "plain": "arrays",
     "profile": "",
     "randomness": "arrays",
-    "rollout": "arrays plain",
+    "rollout": "arrays plain protocol",
+    "sharing": "",
+    "status": "",
     "stopwatch": "",
     "sync": "",
     "errors": "",
     "version": "",
+    # Processes.
+    "bell": "",
+    "children": "",
+    "lifelines": "",
+    "surroundings": "",
 }
 
-# Sockets are touched at the head's and the worker's end, and waited for in two more places.
+FLOORS = ("head", "host", "worker")
+"""The rooms where classes have grown too large before."""
+# Sockets are made in two places, and waited for in two more.
 MAY_IMPORT_ZMQ = {
-    "wire/zmq_channel.py",
-    "wire/worker_channel.py",
-    "wire/channel.py",
-    "head/io_thread.py",
+    "wire/head_socket.py",
+    "wire/host_socket.py",
+    "wire/driver.py",
+    "wire/serving.py",
 }
+MAY_START_PROCESSES = ("launchers/", "children.py", "tools/bench.py")
+NETWORK = {"zmq", "socket", "socketserver", "ssl", "http", "urllib", "asyncio"}
+WITHOUT_NETWORK = ("host", "worker", "memory", "protocol", "plain", "sync", "sharing", "children")
+
+LONGEST_FILE = 400
+# One class, whose methods are thin and whose docstrings are what users read.
+LONGER_FILES = {"env.py": 510}
+MOST_METHODS, MOST_ATTRIBUTES = 20, 12
+REASON = "It knows much because "
+"""So begins the line of a docstring that says why a class may be larger."""
 
 # Each optional dependency has one home, which says how to install it.
 OPTIONAL = {"torch", "jax", "envpool", "ray", "kubernetes", "rich", "stable_baselines3"}
@@ -115,27 +139,77 @@ def test_a_module_imports_only_what_its_part_may(module):
     assert not forbidden, f"{module} may import {sorted(allowed)} only"
 
 
-def test_head_and_worker_never_import_each_other():
-    for module, path in MODULES.items():
-        for one, other in [("head", "worker"), ("worker", "head")]:
-            if module.split(".")[0] == one:
-                assert other not in {name.split(".")[0] for name in parts_imported_by(path)}
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_exists(module):
+    gone = parts_imported_by(MODULES[module]) - MODULES.keys()
+    assert not gone, f"{module} imports {sorted(gone)}, which is not there"
+
+
+def floors_below(module, floors):
+    """Which of these floors a module imports, even through others."""
+    seen, waiting = set(), [module]
+    while waiting:
+        one = waiting.pop()
+        if one not in seen and one in MODULES:
+            seen.add(one)
+            waiting += parts_imported_by(MODULES[one])
+    return sorted(one for one in seen if one.split(".")[0] in floors)
+
+
+@pytest.mark.parametrize(
+    ("floor", "others"),
+    [
+        ("worker", ("head", "wire", "host", "env", "launchers")),
+        ("memory", ("head", "wire", "host", "worker", "env", "launchers")),
+        ("host", ("head", "wire", "env", "launchers")),
+        ("wire", ("head", "env")),
+    ],
+)
+def test_a_floor_knows_nothing_of_those_above_it_even_through_others(floor, others):
+    for module in MODULES:
+        if module.split(".")[0] == floor:
+            assert floors_below(module, others) == [], module
 
 
 def test_the_table_is_read_the_way_it_is_meant():
-    assert row_for("launchers.in_process") == "launchers.in_process"
-    assert row_for("launchers.local") == "launchers"
-    assert row_for("wire.codec") == "wire"
-    assert parts_imported_by(MODULES["wire.channel"]) >= {"wire.bell", "wire.codec"}
+    assert row_for("launchers.slurm.jobs") == "launchers"
+    assert row_for("wire.messages") == "wire"
+    assert row_for("sharing") == "sharing"
+    assert row_for("nowhere.at_all") is None
+    assert parts_imported_by(MODULES["host.starting"]) >= {"children", "worker.main"}
+    assert floors_below("worker.main", {"memory"})
 
 
-def test_sockets_are_touched_in_few_places():
-    users = {
+def test_every_row_of_the_table_is_about_a_part_that_exists():
+    for part, allowed in MAY_IMPORT.items():
+        for one in [part, *allowed.split()]:
+            assert any(m == one or m.startswith(f"{one}.") for m in MODULES), one
+
+
+def users_of(*names):
+    """The files that import one of these."""
+    return {
         path.relative_to(SOURCE).as_posix()
         for path in FILES
-        if any(name.split(".")[0] == "zmq" for name in imports_of(path))
+        if any(name.split(".")[0] in names for name in imports_of(path))
     }
-    assert users == MAY_IMPORT_ZMQ
+
+
+def test_sockets_are_touched_in_two_files():
+    assert users_of("zmq") == MAY_IMPORT_ZMQ
+
+
+def test_hosts_and_workers_know_no_network():
+    rooms = {path for path in users_of(*NETWORK) if path.split("/")[0] in WITHOUT_NETWORK}
+    rooms |= {path for path in users_of(*NETWORK) if path.removesuffix(".py") in WITHOUT_NETWORK}
+    assert rooms == set()
+
+
+def test_processes_are_started_by_launchers_and_children_only():
+    others = {
+        path for path in users_of("subprocess", "pty") if not path.startswith(MAY_START_PROCESSES)
+    }
+    assert others == set()
 
 
 def test_an_optional_dependency_is_imported_in_one_file_of_its_own():
@@ -144,6 +218,182 @@ def test_an_optional_dependency_is_imported_in_one_file_of_its_own():
         for name in {name.split(".")[0] for name in imports_of(path)} & OPTIONAL:
             homes.setdefault(name, []).append(path.relative_to(SOURCE).as_posix())
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_no_file_is_longer_than_can_be_overlooked(path):
+    longest = LONGER_FILES.get(path.name, LONGEST_FILE)
+    assert len(path.read_text().splitlines()) <= longest
+
+
+def functions_of(node):
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [one for one in node.body if isinstance(one, kinds)]
+
+
+def attributes_of(node):
+    """What objects of a class hold: its declared fields, and all that its methods assign."""
+    found = {
+        one.target.id
+        for one in node.body
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+    }
+    for function in functions_of(node):
+        for one in ast.walk(function):
+            is_own = isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)
+            if is_own and isinstance(one.ctx, ast.Store) and one.value.id == "self":
+                found.add(one.attr)
+    return found
+
+
+def gives_a_reason(node):
+    lines = (ast.get_docstring(node) or "").splitlines()
+    return any(line.startswith(REASON) and len(line) > len(REASON) + 10 for line in lines)
+
+
+def classes_of(*rooms):
+    for module, path in MODULES.items():
+        if module.split(".")[0] in rooms:
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    yield f"{module}.{node.name}", node
+
+
+CLASSES = dict(classes_of(*FLOORS))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_is_small_or_says_why_it_is_not(name):
+    node = CLASSES[name]
+    methods, attributes = len(functions_of(node)), len(attributes_of(node))
+    is_small = methods <= MOST_METHODS and attributes <= MOST_ATTRIBUTES
+    assert is_small or gives_a_reason(node), (
+        f"{name} has {methods} methods and {attributes} attributes; split it, or say why not in a "
+        f"line of its docstring that begins with {REASON!r}"
+    )
+
+
+def test_a_reason_is_only_given_where_it_is_needed():
+    for name, node in CLASSES.items():
+        is_large = len(functions_of(node)) > MOST_METHODS
+        is_large = is_large or len(attributes_of(node)) > MOST_ATTRIBUTES
+        assert is_large or not gives_a_reason(node), name
+
+
+def test_sizes_are_counted_the_way_they_are_meant():
+    text = """
+class One:
+    \'\'\'Docstring.
+
+    It knows much because nobody else could know all of that.
+    \'\'\'
+    field: int
+    constant = 3
+    def __init__(self): self.a, self.b = 1, 2
+    def other(self, x): self.c = x.d = self.a
+    @property
+    def d(self): return self._e.f
+""".replace("\\'", "'")
+    node = ast.parse(text).body[0]
+    assert len(functions_of(node)) == 3
+    assert attributes_of(node) == {"field", "a", "b", "c"}
+    assert gives_a_reason(node)
+
+
+# Reaching through others.
+
+MAY_REACH: dict[str, set[str]] = {}
+"""Module → chains that are there for a reason, which stands beside them."""
+
+
+def chains_in(tree):
+    """``a.b.c.d``: what is reached through the attributes of two objects, and where.
+
+    An attribute of one's own is no object that one reaches through: ``self.a.b.c`` is as ``a.b.c``.
+    """
+    imported = {
+        (alias.asname or alias.name).split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute) or id(node) in inner:
+            continue
+        names, at = [], node
+        while isinstance(at, ast.Attribute):
+            names.append(at.attr)
+            at = at.value
+        if isinstance(at, ast.Name) and at.id not in imported:
+            chain = ".".join([at.id, *reversed(names)])
+            if chain.removeprefix("self.").count(".") >= 3:
+                yield node.lineno, chain
+
+
+@pytest.mark.parametrize("module", [one for one in MODULES if one.split(".")[0] in FLOORS])
+def test_nobody_reaches_through_two_objects(module):
+    tree, allowed = ast.parse(MODULES[module].read_text()), MAY_REACH.get(module, set())
+    assert [(line, chain) for line, chain in chains_in(tree) if chain not in allowed] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "chains"),
+    [
+        ("self.a.b.c", []),
+        ("self.a.b.c()", []),
+        ("self.a.b.c.d", ["self.a.b.c.d"]),
+        ("self.a.b.c.d.e = 1", ["self.a.b.c.d.e"]),
+        ("worker.a.b", []),
+        ("worker.a.b.c[0]", ["worker.a.b.c"]),
+        ("worker.a.b.c()", ["worker.a.b.c"]),
+        ("self.a.b().c.d", []),
+        ("self.a[0].b.c", []),
+        ("import np; np.random.x.y", []),
+        ("f(worker.a.b.c, x.y)", ["worker.a.b.c"]),
+    ],
+)
+def test_chains_are_found_the_way_they_are_meant(text, chains):
+    assert [chain for _, chain in chains_in(ast.parse(text))] == chains
+
+
+# One meaning per name.
+
+MAY_BE_NAMED_ALIKE = {
+    # The head sees a host by a protocol that the host itself has never heard of.
+    "Host": {"head.fleet", "host.host"},
+    # What a host knows of a worker, and the worker.
+    "Worker": {"host.worker", "worker.worker"},
+    # The same on two floors: between head and host, and between host and worker.
+    "Asking": {"head.asking", "host.asking"},
+    "Build": {"memory.messages", "wire.messages"},
+    "Built": {"memory.messages", "wire.messages"},
+    "LayOut": {"memory.messages", "wire.messages"},
+    "Leaving": {"memory.messages", "wire.messages"},
+    "Warned": {"memory.messages", "wire.messages"},
+    "Close": {"memory.messages", "wire.messages"},
+    "State": {"head.remote_host", "host.worker"},
+    "Staff": {"host.staff", "wire.messages"},
+    # What is asked for, and what comes of it in the end.
+    "Call": {"calls", "protocol.requests"},
+    "Profile": {"profile", "protocol.requests"},
+    "Pull": {"sync.ledger", "wire.messages"},
+    "Request": {"launchers.slurm.text", "protocol.requests"},
+}
+
+
+def test_a_class_name_means_one_thing_in_the_whole_package():
+    homes = {}
+    for name, _ in classes_of(*{module.split(".")[0] for module in MODULES}):
+        module, _, own = name.rpartition(".")
+        if not own.startswith("_"):
+            homes.setdefault(own, set()).add(module)
+    twice = {own: sorted(where) for own, where in homes.items() if len(where) > 1}
+    allowed = {own: sorted(where) for own, where in MAY_BE_NAMED_ALIKE.items()}
+    assert twice == {own: where for own, where in allowed.items() if own in twice}
 
 
 # Names and docstrings.

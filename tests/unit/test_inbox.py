@@ -1,41 +1,38 @@
-"""Everything that arrives is found in one place, and a bell announces it."""
+"""What workers say is found in one place, and one bell announces it."""
 
-import os
 import threading
+import time
 
 import pytest
 
 from clusterenv.errors import ProtocolError
-from clusterenv.head.inbox import Inbox
-from clusterenv.wire import bell
-from clusterenv.wire.codec import encode
-from clusterenv.wire.frame_buffer import FrameWriter
-from clusterenv.wire.marks import Marks
-from clusterenv.wire.messages import Returned, Stepped
-from clusterenv.wire.shared_memory import Mailbox
+from clusterenv.host.inbox import Inbox
+from clusterenv.memory.answer_flags import MAY_SPIN, AnswerFlags
+from clusterenv.memory.line import HostEnd, WorkerEnd
+from clusterenv.protocol.replies import Collected, Returned, Stepped
 
 _PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def inbox():
-    inbox = Inbox()
+@pytest.fixture(params=[False, True], ids=["sleeps", "spins"])
+def inbox(request):
+    inbox = Inbox(may_spin=request.param)
     yield inbox
     inbox.close()
 
 
 @pytest.fixture
-def mailbox():
-    fd = Mailbox.create()
-    yield Mailbox(fd)
-    os.close(fd)
+def make_worker(inbox):
+    lines = []
 
+    def make(index=0):
+        lines.append(HostEnd(inbox.bell, -1, -1, -1))
+        inbox.watch(index, lines[-1])
+        return WorkerEnd(lines[-1].descriptors, spins=False)
 
-@pytest.fixture
-def frames_fd():
-    fd = os.memfd_create("test")
-    yield fd
-    os.close(fd)
+    yield make
+    for line in lines:
+        line.close()
 
 
 def test_a_new_inbox_is_empty(inbox):
@@ -43,68 +40,78 @@ def test_a_new_inbox_is_empty(inbox):
     assert list(inbox.take()) == []
 
 
-def test_what_another_thread_puts_is_taken_in_order(inbox):
-    inbox.put("a", Stepped(1))
-    inbox.put("b", Stepped(2), [b"frame"])
-    assert list(inbox.take()) == [("a", Stepped(1), []), ("b", Stepped(2), [b"frame"])]
+def test_what_a_worker_says_is_taken_in_order(inbox, make_worker):
+    worker = make_worker(3)
+    for request in range(3):
+        worker.leave(Stepped(request))
+    assert not inbox.is_empty()
+    assert list(inbox.take()) == [(3, Stepped(request), [], 0) for request in range(3)]
     assert inbox.is_empty()
 
 
-def test_what_a_worker_pushes_is_taken_in_order(inbox, mailbox, frames_fd):
-    inbox.watch("a", mailbox, frames_fd)
-    for request in range(3):
-        mailbox.to_head.push(encode(Stepped(request)))
-    assert [message.request for _, message, _ in inbox.take()] == [0, 1, 2]
-
-
-def test_frames_in_shared_memory_come_with_their_message(inbox, mailbox, frames_fd):
-    inbox.watch("a", mailbox, frames_fd)
-    writer = FrameWriter(frames_fd, mailbox.frames_released)
-    mailbox.to_head.push(encode(writer.write(encode(Stepped(1)), [b"one", b"two"])))
-    ((worker, message, frames),) = inbox.take()
-    assert (worker, message) == ("a", Stepped(1))
+def test_frames_come_with_their_message(inbox, make_worker):
+    reply = Collected(1, 2, ("a", "b"), (("|u1", (3,)), ("|u1", (3,))))
+    make_worker().send(reply, [b"one", b"two"])
+    ((index, message, frames, number),) = inbox.take()
+    assert (index, message, number) == (0, reply, 1)
     assert [bytes(frame) for frame in frames] == [b"one", b"two"]
 
 
-def test_a_mailbox_that_was_forgotten_is_not_looked_into(inbox, mailbox, frames_fd):
-    inbox.watch("a", mailbox, frames_fd)
-    inbox.forget("a")
-    mailbox.to_head.push(encode(Stepped(1)))
+def test_a_worker_that_was_forgotten_is_not_heard(inbox, make_worker):
+    worker = make_worker(1)
+    inbox.forget(1)
+    worker.leave(Stepped(1))
     assert inbox.is_empty()
     assert list(inbox.take()) == []
+    inbox.forget(1)
 
 
-def test_waiting_ends_at_once_when_something_is_here(inbox):
-    inbox.put("a", Stepped(1))
-    inbox.wait(_PATIENCE_S)
-    assert not inbox.is_empty()
+def test_a_successor_is_heard_in_place_of_its_predecessor(inbox, make_worker):
+    before, after = make_worker(1), make_worker(1)
+    before.leave(Stepped(1))
+    after.leave(Stepped(2))
+    assert [message for _, message, _, _ in inbox.take()] == [Stepped(2)]
 
 
-def test_waiting_in_vain_ends(inbox):
+def test_waiting_ends_at_once_when_something_is_here(inbox, make_worker):
+    make_worker().leave(Stepped(1))
+    begun = time.monotonic()
+    assert inbox.wait(_PATIENCE_S)
+    assert time.monotonic() - begun < _PATIENCE_S / 2
+
+
+def test_waiting_in_vain_ends(inbox, make_worker):
+    make_worker()
     assert not inbox.wait(0.001)
     assert inbox.is_empty()
 
 
+def test_not_to_wait_is_to_look_once(inbox, make_worker):
+    worker = make_worker()
+    assert not inbox.wait(0.0)
+    worker.leave(Stepped(1))
+    assert inbox.wait(0.0)
+
+
+def test_a_worker_ends_the_waiting_by_the_bell(inbox, make_worker):
+    worker = make_worker()
+    thread = threading.Thread(target=worker.send, args=(Stepped(1),))
+    thread.start()
+    assert inbox.wait(_PATIENCE_S)
+    thread.join()
+    assert [message for _, message, _, _ in inbox.take()] == [Stepped(1)]
+
+
 def test_another_thread_ends_the_waiting(inbox):
-    thread = threading.Thread(target=inbox.put, args=("a", Stepped(1)))
+    thread = threading.Thread(target=inbox.wake)
     thread.start()
-    inbox.wait(_PATIENCE_S)
-    assert not inbox.is_empty()
+    assert inbox.wait(_PATIENCE_S)
     thread.join()
-
-
-def test_a_worker_ends_the_waiting_by_the_bell(inbox, mailbox, frames_fd):
-    inbox.watch("a", mailbox, frames_fd)
-
-    def answer():
-        mailbox.to_head.push(encode(Stepped(1)))
-        bell.ring(inbox.bell.ring_fd)
-
-    thread = threading.Thread(target=answer)
-    thread.start()
-    inbox.wait(_PATIENCE_S)
+    assert inbox.was_woken
+    # Until somebody has looked what is wanted.
     assert not inbox.is_empty()
-    thread.join()
+    inbox.was_woken = False
+    assert inbox.is_empty()
 
 
 def test_a_ring_without_a_message_ends_the_waiting_once(inbox):
@@ -114,30 +121,30 @@ def test_a_ring_without_a_message_ends_the_waiting_once(inbox):
     assert not inbox.wait(0.001)
 
 
-@pytest.mark.parametrize("may_spin", [True, False])
-def test_what_is_done_is_not_waited_for(may_spin):
-    inbox = Inbox(may_spin)
+def test_what_is_done_is_not_waited_for(inbox):
     assert inbox.wait(0.0, lambda: True)
-    inbox.close()
 
 
-def test_what_is_no_message_arrives_as_the_error_of_its_worker(inbox, mailbox, frames_fd):
-    # As from the I/O thread, so that the worker is lost, and not the user's call.
-    inbox.watch("a", mailbox, frames_fd)
-    mailbox.to_head.push(b"no message")
-    mailbox.to_head.push(encode(Returned(2, b"")))
-    (first, error, _), (second, message, _) = inbox.take()
-    assert (first, second) == ("a", "a")
+def test_what_is_no_message_arrives_as_the_error_of_its_worker(inbox, make_worker):
+    # So that the worker is lost, and not the user's call.
+    spoilt, fine = make_worker(0), make_worker(1)
+    spoilt.mailbox.to_host.push(b"no message")
+    fine.leave(Returned(2, b""))
+    (first, error, _, _), (second, message, _, _) = inbox.take()
+    assert (first, second) == (0, 1)
     assert isinstance(error, ProtocolError)
     assert message == Returned(2, b"")
+
+
+# Sleeping.
 
 
 def words(count):
     return memoryview(bytearray(8 * count)).cast("q")
 
 
-def test_workers_see_whether_the_head_sleeps(inbox):
-    inbox.marks, asleep = Marks(words(1), asleep_word := words(2), words(2)), []
+def test_workers_see_whether_the_host_sleeps(inbox):
+    inbox.flags, asleep = AnswerFlags(words(1), asleep_word := words(2), words(2)), []
 
     def look_and_ring():
         while not asleep_word[0]:
@@ -153,8 +160,14 @@ def test_workers_see_whether_the_head_sleeps(inbox):
     assert not asleep_word[0]
 
 
-def test_the_head_looks_once_more_before_it_sleeps(inbox):
+def test_the_host_looks_once_more_before_it_sleeps(inbox):
     # Who answered when it was awake did not ring.
-    inbox.marks = Marks(words(1), asleep := words(2), words(2))
+    inbox.flags = AnswerFlags(words(1), asleep := words(2), words(2))
     assert inbox.wait(_PATIENCE_S, lambda: asleep[0] == 1)
     assert not asleep[0]
+
+
+def test_nobody_spins_where_memory_is_not_ordered():
+    inbox = Inbox(may_spin=True)
+    assert inbox.may_spin == MAY_SPIN
+    inbox.close()

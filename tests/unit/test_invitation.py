@@ -4,21 +4,20 @@ import msgspec
 import pytest
 
 from clusterenv.errors import ProtocolError
-from clusterenv.wire.invitation import Invitation, SharedDescriptors
+from clusterenv.host.plan import WorkerLimits
+from clusterenv.wire.invitation import TICKET, Invitation
 
-ALONE = Invitation(
-    worker="worker-0.0",
+PLAIN = Invitation(
+    host="host-0.0",
     address="tcp://10.0.0.1:4711",
     server_key="s" * 40,
     public_key="p" * 39 + "\\",
     secret_key='<"{}>#' + "k" * 34,
     lease_s=30.0,
-    step_timeout_s=0.5,
-    startup_timeout_s=60.0,
+    limits=WorkerLimits(120.0, 0.5, 60.0, 3),
 )
-DESCRIPTORS = {name: 3 + index for index, name in enumerate(SharedDescriptors.__struct_fields__)}
-SHARED = msgspec.structs.replace(ALONE, shared=SharedDescriptors(**DESCRIPTORS))
-both = pytest.mark.parametrize("invitation", [ALONE, SHARED], ids=["remote", "shares memory"])
+FULL = msgspec.structs.replace(PLAIN, workers=16, environment={"KEY": "it's\na € secret"})
+both = pytest.mark.parametrize("invitation", [PLAIN, FULL], ids=["plain", "full"])
 
 
 @both
@@ -29,15 +28,29 @@ def test_an_invitation_comes_back_as_it_was(invitation):
 @both
 def test_an_invitation_is_one_line_of_text(invitation):
     text = invitation.to_bytes()
-    assert b"\n" not in text
-    assert text.isascii()
+    assert len(text.decode().splitlines()) == 1
+
+
+@both
+def test_nothing_secret_is_shown(invitation):
+    assert repr(invitation) == "Invitation(host-0.0 to tcp://10.0.0.1:4711)"
 
 
 def test_the_end_of_the_line_does_not_matter():
-    assert Invitation.from_bytes(ALONE.to_bytes() + b"\n") == ALONE
+    assert Invitation.from_bytes(PLAIN.to_bytes() + b"\n") == PLAIN
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", ALONE.to_bytes()[:-5]])
+def test_whoever_knows_better_where_the_head_is_may_say_so():
+    there = FULL.at("tcp://192.0.2.7:9")
+    assert there == msgspec.structs.replace(FULL, address="tcp://192.0.2.7:9")
+
+
+def test_a_ticket_is_for_nobody_in_particular():
+    assert msgspec.structs.replace(PLAIN, host=TICKET).is_ticket
+    assert not PLAIN.is_ticket
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", PLAIN.to_bytes()[:-5], b"\xff" * 9])
 def test_what_is_no_invitation_is_refused(data):
     with pytest.raises(ProtocolError):
         Invitation.from_bytes(data)
@@ -45,4 +58,4 @@ def test_what_is_no_invitation_is_refused(data):
 
 def test_an_invitation_cannot_be_changed():
     with pytest.raises(AttributeError):
-        ALONE.worker = "worker-1.0"
+        PLAIN.host = "host-1.0"

@@ -5,10 +5,9 @@ import logging
 import pytest
 
 from clusterenv import StartupError
-from clusterenv.launchers import kubernetes_run
 from clusterenv.launchers.base import Order, Status
-from clusterenv.launchers.kubernetes import KubernetesLauncher
-from clusterenv.launchers.kubernetes_api import KubernetesError
+from clusterenv.launchers.kubernetes import KubernetesLauncher, run
+from clusterenv.launchers.kubernetes.api import KubernetesError
 
 TICKET = b"the ticket"
 
@@ -56,7 +55,7 @@ class Cluster:
         self._check("events")
         return self.events
 
-    def log(self, pod, container, **options):
+    def log(self, pod, container, tail_lines):
         self._check("log")
         return self.log_by_pod.get(pod, "")
 
@@ -72,11 +71,9 @@ class Cluster:
 
     # What the cluster does by itself.
 
-    def run_pod(self, name, worker=None):
-        state = {"running": {}}
-        self._set_pod(name, "Running", state)
-        if worker:
-            self.log_by_pod[name] = f"clusterenv worker: enrolled as {worker}\nhello from an env\n"
+    def run_pod(self, name):
+        self._set_pod(name, "Running", {"running": {}})
+        self.log_by_pod[name] = f"hello from an env in {name}\n"
 
     def end_pod(self, name, code, message=""):
         phase = "Failed" if code else "Succeeded"
@@ -107,8 +104,20 @@ def launcher(cluster):
     return launcher
 
 
-def orders(*workers):
-    return [Order(worker, TICKET) for worker in workers]
+@pytest.fixture
+def run_pod(cluster, launcher):
+    """Run a pod, whose host tells the head where it is."""
+
+    def run_pod(name, host=None):
+        cluster.run_pod(name)
+        if host is not None:
+            launcher.enrolled(host, name)
+
+    return run_pod
+
+
+def orders(*hosts):
+    return [Order(host, TICKET) for host in hosts]
 
 
 def test_a_run_is_one_secret_and_one_job(cluster, launcher):
@@ -120,7 +129,7 @@ def test_a_run_is_one_secret_and_one_job(cluster, launcher):
     assert launcher.towards == cluster.host
 
 
-def test_all_is_removed_with_the_last_worker_and_can_be_removed_twice(cluster, launcher):
+def test_all_is_removed_with_the_last_host_and_can_be_removed_twice(cluster, launcher):
     launcher.start(orders("a", "b"))
     launcher.stop(["a"])
     assert cluster.secrets
@@ -134,7 +143,7 @@ def test_all_is_removed_with_the_last_worker_and_can_be_removed_twice(cluster, l
 
 def test_what_was_created_is_removed_when_the_job_is_refused(cluster, launcher):
     cluster.refuses = "create_job"
-    with pytest.raises(StartupError, match="cannot create a Job for workers: create_job is forb"):
+    with pytest.raises(StartupError, match="cannot create a Job for hosts: create_job is forb"):
         launcher.start(orders("a"))
     assert not cluster.secrets
 
@@ -147,28 +156,29 @@ def test_what_could_not_be_removed_is_told(cluster, launcher, caplog):
     assert "kubectl delete job,secret --namespace rl --selector clusterenv/run=run-" in caplog.text
 
 
-def test_a_pod_is_recognised_by_its_log(cluster, launcher):
+def test_a_host_says_which_pod_it_is_in(cluster, launcher, run_pod):
     launcher.start(orders("a", "b"))
-    cluster.run_pod("pod-1", "b")
-    cluster.run_pod("pod-2", "a")
+    run_pod("pod-1", "b")
+    run_pod("pod-2", "a")
     assert launcher.status()["a"] == Status(False, "pod pod-2 runs")
-    assert "hello from an env" in launcher.logs("a")
+    assert launcher.logs("a") == "hello from an env in pod-2\n"
+    assert launcher.logs("c") == ""
     cluster.end_pod("pod-2", 1, "the end")
     assert launcher.status()["a"] == Status(True, "pod pod-2 ended: Error (exit code 1): the end")
     assert not launcher.status()["b"].ended
 
 
-def test_a_pod_that_is_gone_has_ended(cluster, launcher):
+def test_a_pod_that_is_gone_has_ended(cluster, launcher, run_pod):
     launcher.start(orders("a"))
-    cluster.run_pod("pod-1", "a")
+    run_pod("pod-1", "a")
     launcher.status()
     del cluster.pod_by_name["pod-1"]
     assert launcher.status()["a"].ended
 
 
-def test_who_is_missing_gets_the_reason_of_a_pod_that_is_stuck(cluster, launcher):
+def test_who_is_missing_gets_the_reason_of_a_pod_that_is_stuck(cluster, launcher, run_pod):
     launcher.start(orders("a", "b"))
-    cluster.run_pod("pod-1")
+    run_pod("pod-1")
     cluster.pull_fails("pod-2")
     assert launcher.status()["a"] == Status(False, "pod pod-2 waits: ErrImagePull: no")
 
@@ -185,9 +195,9 @@ def test_without_any_pod_the_events_say_why(cluster, launcher):
     assert launcher.status()["a"] == Status(False, "there is no pod for it yet")
 
 
-def test_a_worker_that_fails_before_it_is_enrolled_has_ended(cluster, launcher):
+def test_a_host_that_fails_before_it_is_enrolled_has_ended(cluster, launcher, run_pod):
     launcher.start(orders("a", "b"))
-    cluster.run_pod("pod-1", "a")
+    run_pod("pod-1", "a")
     cluster.end_pod("pod-2", 1, "No module named clusterenv")
     status = launcher.status()
     assert not status["a"].ended
@@ -195,26 +205,49 @@ def test_a_worker_that_fails_before_it_is_enrolled_has_ended(cluster, launcher):
     assert "No module named clusterenv" in status["b"].reason
 
 
-def test_nobody_is_blamed_for_a_pod_whose_log_cannot_be_read(cluster, launcher):
-    launcher.start(orders("a"))
+def test_a_host_whose_pod_was_seen_to_end_before_it_was_heard_of_is_not_another(
+    cluster, launcher, run_pod
+):
+    launcher.start(orders("a", "b"))
     cluster.end_pod("pod-1", 1)
-    cluster.refuses = "log"
-    assert not launcher.status()["a"].ended
+    assert launcher.status()["b"].ended
+    launcher.enrolled("a", "pod-1")
+    assert launcher.status()["a"].ended
+    assert not launcher.status()["b"].ended
+
+
+def test_a_host_that_does_not_know_where_it_is_is_in_no_pod(cluster, launcher):
+    launcher.enrolled("a", "pod-1")  # before any run
+    launcher.start(orders("a"))
+    cluster.run_pod("pod-1")
+    launcher.enrolled("a", "")
+    assert launcher.status()["a"] == Status(False, "pod pod-1 runs")
     assert launcher.logs("a") == ""
 
 
-def test_a_lost_worker_whose_pod_still_runs_loses_it_and_the_job_starts_another(cluster, launcher):
+def test_a_log_that_cannot_be_read_is_that_of_the_pods_end(cluster, launcher, run_pod):
+    launcher.start(orders("a"))
+    run_pod("pod-1", "a")
+    cluster.end_pod("pod-1", 1, "the end")
+    launcher.status()
+    cluster.refuses = "log"
+    assert launcher.logs("a") == "the end"
+
+
+def test_a_lost_host_whose_pod_still_runs_loses_it_and_the_job_starts_another(
+    cluster, launcher, run_pod
+):
     launcher.start(orders("a.0", "b.0"))
-    cluster.run_pod("pod-1", "a.0")
+    run_pod("pod-1", "a.0")
     launcher.stop(["a.0"])
     assert cluster.deleted_pods == ["pod-1"]
     launcher.start(orders("a.1"))
     assert cluster.num_places == [2]
 
 
-def test_a_worker_that_ended_well_is_replaced_by_another_job(cluster, launcher):
+def test_a_host_that_ended_well_is_replaced_by_another_job(cluster, launcher, run_pod):
     launcher.start(orders("a.0", "b.0"))
-    cluster.run_pod("pod-1", "a.0")
+    run_pod("pod-1", "a.0")
     cluster.end_pod("pod-1", 0)
     assert launcher.status()["a.0"].ended
     (job,) = cluster.job_by_name.values()
@@ -229,9 +262,9 @@ def test_a_worker_that_ended_well_is_replaced_by_another_job(cluster, launcher):
     assert not cluster.job_by_name
 
 
-def test_while_the_api_server_does_not_answer_what_it_said_last_counts(cluster, launcher):
+def test_while_the_api_server_does_not_answer_what_it_said_last_counts(cluster, launcher, run_pod):
     launcher.start(orders("a"))
-    cluster.run_pod("pod-1", "a")
+    run_pod("pod-1", "a")
     before = launcher.status()
     cluster.refuses = "pods"
     assert launcher.status() == before
@@ -239,16 +272,16 @@ def test_while_the_api_server_does_not_answer_what_it_said_last_counts(cluster, 
     assert not cluster.job_by_name
 
 
-def test_workers_may_end_by_themselves_before_they_are_ended(cluster, launcher, monkeypatch):
+def test_hosts_may_end_by_themselves_before_they_are_ended(cluster, launcher, run_pod, monkeypatch):
     launcher.start(orders("a"))
-    cluster.run_pod("pod-1", "a")
-    monkeypatch.setattr(kubernetes_run.time, "sleep", lambda _: cluster.end_pod("pod-1", 0))
+    run_pod("pod-1", "a")
+    monkeypatch.setattr(run.time, "sleep", lambda _: cluster.end_pod("pod-1", 0))
     launcher.stop(["a"], grace_s=60.0)
     assert cluster.deleted_pods == []
 
 
 def test_who_waits_for_long_is_told_once(cluster, launcher, monkeypatch, caplog):
-    monkeypatch.setattr(kubernetes_run, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(run, "_PATIENCE_S", 0.0)
     launcher.start(orders("a", "b"))
     cluster.pull_fails("pod-1")
     cluster.pull_fails("pod-2")
@@ -267,6 +300,25 @@ def test_who_waits_for_long_is_told_once(cluster, launcher, monkeypatch, caplog)
 def test_what_kubernetes_would_refuse_is_refused_here(image, name, match):
     with pytest.raises(ValueError, match=match):
         KubernetesLauncher(image, name=name)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "workers"), [(1, 1), (16, 16), (0.5, 1), ("500m", 1), ("2500m", 2), (None, None)]
+)
+def test_a_host_has_a_worker_per_core(cpus, workers):
+    launcher = KubernetesLauncher("rl", hosts=4, cpus_per_host=cpus)
+    assert (launcher.num_hosts, launcher.workers_per_host) == (4, workers)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"hosts": 0}, {"cpus_per_host": 0}, {"cpus_per_host": "many"}, {"gpus_per_host": -1}],
+    ids=str,
+)
+def test_numbers_that_make_no_sense_are_refused(wrong):
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match=f"{name}={value!r} must be"):
+        KubernetesLauncher("rl", **wrong)
 
 
 def test_without_a_cluster_the_error_says_what_to_give(tmp_path):

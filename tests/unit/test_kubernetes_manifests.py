@@ -4,17 +4,16 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from clusterenv.launchers import kubernetes_manifests as manifests
-from clusterenv.launchers.kubernetes import KubernetesLauncher
-from clusterenv.launchers.kubernetes_manifests import PodRequest
+from clusterenv.launchers.kubernetes import KubernetesLauncher, manifests
+from clusterenv.launchers.kubernetes.manifests import PodRequest
 
 VERSIONS = ["1.25", "1.30", kubernetes_validate.latest_version()]
-TICKET = '{"worker":"applicant","secret_key":"it\'s # a: secret"}'
+TICKET = '{"host":"applicant","secret_key":"it\'s # a: secret"}'
 OWNER = manifests.owner("Pod", "v1", "head", "0b7c9e3e-0000-4000-8000-000000000000")
 OPTIONS = {
-    "cpus": 0.5,
-    "memory": "2Gi",
-    "gpus": 1,
+    "cpus_per_host": 0.5,
+    "memory_per_host": "2Gi",
+    "gpus_per_host": 1,
     "gpu_resource": "amd.com/gpu",
     "node_selector": {"disk": "ssd", "on": "yes"},
     "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
@@ -88,14 +87,14 @@ def test_each_option_is_where_kubernetes_looks_for_it():
     assert template["labels"] == {"team": "rl", **manifests.run_labels("b")}
 
 
-def test_only_the_head_restarts_workers_within_its_budget():
+def test_only_the_head_restarts_hosts_within_its_budget():
     job = manifests.job(EVERYTHING, "run-1-0", "run-1", 7)["spec"]
     assert job["parallelism"] == job["completions"] == 7
     assert job["backoffLimit"] >= 1_000_000
     assert job["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_the_ticket_is_in_the_secret_and_reaches_the_worker_as_a_file_that_only_it_can_read():
+def test_the_ticket_is_in_the_secret_and_reaches_the_host_as_a_file_that_only_it_can_read():
     secret, job = documents(EVERYTHING)
     assert secret["stringData"] == {"key": TICKET}
     assert "secret_key" not in str(job)
@@ -106,7 +105,14 @@ def test_the_ticket_is_in_the_secret_and_reaches_the_worker_as_a_file_that_only_
     assert container["command"][-3:] == ["--key-file", f"{mount['mountPath']}/key", "--once"]
 
 
-def test_workers_get_no_way_to_the_api_server_unless_they_have_an_account_for_it():
+def test_a_host_learns_the_name_of_its_pod():
+    (container,) = pod_of(PodRequest(image="rl"))["containers"]
+    (place,) = [one for one in container["env"] if one["name"] == "CLUSTERENV_PLACE"]
+    assert place["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert container["command"][1:4] == ["-m", "clusterenv", "host"]
+
+
+def test_hosts_get_no_way_to_the_api_server_unless_they_have_an_account_for_it():
     assert pod_of(PodRequest(image="rl"))["automountServiceAccountToken"] is False
     assert "automountServiceAccountToken" not in pod_of(EVERYTHING)
 
@@ -122,7 +128,7 @@ def test_the_yaml_says_what_the_dictionaries_say():
 
 
 def test_what_the_launcher_shows_is_valid_and_holds_no_key():
-    text = KubernetesLauncher("registry.example/rl:1", **OPTIONS).manifests(num_workers=3)
+    text = KubernetesLauncher("registry.example/rl:1", hosts=3, **OPTIONS).manifests()
     secret, job = yaml.safe_load_all(text)
     for document in (secret, job):
         kubernetes_validate.validate(document, VERSIONS[-1], strict=True)

@@ -2,12 +2,7 @@
 
 import pytest
 
-from clusterenv.launchers.kubernetes_pods import (
-    enrolled_as,
-    latest_warnings,
-    places_left,
-    read_pod,
-)
+from clusterenv.launchers.kubernetes.pods import latest_warnings, places_left, read_pod
 
 
 def pod(phase="Pending", node=None, deleted=False, **status):
@@ -22,7 +17,7 @@ def pod(phase="Pending", node=None, deleted=False, **status):
 
 
 def container(**state):
-    return {"containerStatuses": [{"name": "worker", "state": state}]}
+    return {"containerStatuses": [{"name": "host", "state": state}]}
 
 
 def unscheduled(message):
@@ -65,9 +60,10 @@ WAITING = {
 def test_why_a_pod_waits(said, reason):
     read = read_pod(said)
     assert read.reason == reason
-    assert read.is_stuck
+    assert read.trouble
+    assert read.reason.endswith(read.trouble)
+    assert "run-1" not in read.trouble
     assert not read.ended
-    assert not read.has_log
 
 
 ENDED = {
@@ -125,9 +121,9 @@ def test_how_a_pod_ended(said, reason):
     assert read.status.ended
 
 
-def test_a_pod_that_runs_has_a_log():
+def test_a_pod_that_runs_is_in_no_trouble():
     read = read_pod(pod("Running", "n1", **container(running={})))
-    assert (read.ended, read.has_log, read.is_stuck) == (False, True, False)
+    assert (read.ended, read.trouble) == (False, "")
     assert read.reason == "pod run-1-0-abcde on node n1 runs"
 
 
@@ -143,7 +139,7 @@ def test_a_pod_that_runs_has_a_log():
 )
 def test_a_pod_that_starts_is_in_no_trouble(said):
     read = read_pod(said)
-    assert (read.ended, read.has_log, read.is_stuck) == (False, False, False)
+    assert (read.ended, read.trouble) == (False, "")
     assert read.reason.endswith("is starting")
 
 
@@ -151,13 +147,6 @@ def test_a_pod_that_is_being_deleted_may_still_hand_its_slots_back():
     read = read_pod(pod("Running", "n1", deleted=True, **container(running={})))
     assert not read.ended
     assert "is being deleted" in read.reason
-
-
-def test_the_first_name_in_a_log_counts():
-    # What follows is the envs' own, and they may print what they like.
-    log = "clusterenv worker: enrolled as worker-3.1\nclusterenv worker: enrolled as worker-0.0\n"
-    assert enrolled_as(log) == "worker-3.1"
-    assert enrolled_as("Traceback") is None
 
 
 def job(completions, **status):

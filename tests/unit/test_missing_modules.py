@@ -9,7 +9,7 @@ import pytest
 from clusterenv.head.missing_modules import explain
 from clusterenv.head.remote_errors import rebuild
 from clusterenv.plain.values import pack
-from clusterenv.wire.messages import Raised
+from clusterenv.protocol.replies import Raised
 
 WHO = "worker-1.0 (host node7, pid 4711)"
 

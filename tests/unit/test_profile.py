@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from clusterenv.cli.profile_table import profile_table, recommend
 from clusterenv.profile import SHARES, Profile, advise, report, shares
+from clusterenv.tools.profile_table import profile_table, recommend
 
 
 def worker(env=0.0, inference=0.0, serialise=0.0, pull=0.0, other=0.0, idle=0.0):

@@ -9,7 +9,7 @@ import pytest
 from clusterenv.errors import RemoteError, RemoteTraceback
 from clusterenv.head.remote_errors import rebuild
 from clusterenv.plain.values import pack
-from clusterenv.wire.messages import Raised
+from clusterenv.protocol.replies import Raised
 
 
 class Fussy(Exception):

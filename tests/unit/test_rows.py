@@ -1,4 +1,4 @@
-"""Results reach their rows in the arena or in frames, and only if they fit."""
+"""Results reach the rows of their slots, and only if they fit."""
 
 import os
 
@@ -8,28 +8,26 @@ from gymnasium import spaces
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from clusterenv.memory.segments import allocate
+from clusterenv.memory.shared_rows import SharedRows
 from clusterenv.plain.infos import unpack_infos
 from clusterenv.plain.spaces import leaves_of
 from clusterenv.plain.values import unpack
-from clusterenv.wire.arena import Arena
-from clusterenv.wire.codec import read_arrays
-from clusterenv.wire.shared_memory import allocate
-from clusterenv.worker.rows import ArenaRows, FrameRows, Outcome
+from clusterenv.worker.rows import _MOST_RANGES, Landing, Outcome, RowWriter
 
-NUM_ENVS = 5
-every_kind = pytest.mark.parametrize("kind", ["frames", "arena"])
+SLOTS = range(10, 15)
+"""Those of the host; the worker under test is its second."""
+WORKER = 1
 
 
-def rows_for(space, kind):
-    """Something that takes outcomes, and a function that finds a slot's observation leaves."""
+def rows_for(space, slots=SLOTS):
+    """A writer for results of this space, and the rows as the host sees them."""
     leaves = leaves_of(space)
-    if kind == "frames":
-        return FrameRows(leaves, trusted=False), None
     fd = os.memfd_create("test")
-    allocate(fd, Arena.size_of(NUM_ENVS, None, leaves))
-    arena = Arena(fd, NUM_ENVS, 1, None, leaves)
+    allocate(fd, SharedRows.size_of(len(slots), None, leaves))
+    worker, host = (SharedRows(fd, slots, 2, None, leaves) for _ in range(2))
     os.close(fd)
-    return ArenaRows(arena, 0, leaves, trusted=False), arena
+    return RowWriter(worker, WORKER, leaves, trusted=False), host
 
 
 def outcome_of(observations, **rest):
@@ -39,73 +37,140 @@ def outcome_of(observations, **rest):
     return Outcome(observations, **fields)
 
 
-def results(space, kind, slots, outcome):
+def results(space, slots, outcome):
     """(rewards, terminated, truncated, *leaves) of these slots, as the head would see them."""
-    rows, arena = rows_for(space, kind)
-    reply, frames = rows.reply(1, slots, outcome)
-    if arena is None:
-        return read_arrays(reply.arrays, frames)
-    assert (reply.arrays, frames) == ((), [])
-    arrays = [arena.rewards, arena.terminated, arena.truncated]
-    arrays += [array for array in arena.observations if array is not None]
-    return [array[list(slots)] for array in arrays]
+    writer, host = rows_for(space)
+    writer.write(1, slots, outcome)
+    return [array[host.rows_of(slots)] for array in host.results.arrays]
 
 
-@every_kind
-@pytest.mark.parametrize("slots", [(1, 2, 3), (0, 2, 4)], ids=["neighbours", "scattered"])
-def test_every_result_lies_in_its_slots_row(kind, slots):
+@pytest.mark.parametrize("slots", [(11, 12, 13), (10, 12, 14)], ids=["neighbours", "scattered"])
+def test_every_result_lies_in_its_slots_row(slots):
     outcome = outcome_of(
-        [np.full(2, slot, np.float32) for slot in slots],
+        [np.full(2, slot - 10, np.float32) for slot in slots],
         rewards=[0.5, np.float32(1.5), 2],
         terminated=[True, np.False_, False],
         truncated=[False, False, True],
     )
-    rewards, terminated, truncated, observations = results(
-        spaces.Box(0, 9, (2,)), kind, slots, outcome
-    )
+    rewards, terminated, truncated, observations = results(spaces.Box(0, 9, (2,)), slots, outcome)
     assert rewards.tolist() == [0.5, 1.5, 2.0]
     assert terminated.tolist() == [True, False, False]
     assert truncated.tolist() == [False, False, True]
-    assert observations.tolist() == [[slot, slot] for slot in slots]
+    assert observations.tolist() == [[slot - 10, slot - 10] for slot in slots]
 
 
-def test_rows_of_other_slots_are_left_alone():
-    rows, arena = rows_for(spaces.Box(0, 9, (2,)), "arena")
-    arena.observations[0][:] = 7
-    rows.reply(1, (1, 3), outcome_of([np.zeros(2), np.zeros(2)]))
-    assert arena.observations[0][[0, 2, 4]].tolist() == [[7, 7]] * 3
+@pytest.mark.parametrize("slots", [(11, 12), (11, 13)], ids=["neighbours", "scattered"])
+def test_rows_of_other_slots_are_left_alone(slots):
+    writer, host = rows_for(spaces.Box(0, 9, (2,)))
+    host.results.observations[0][:] = 7
+    writer.write(1, slots, outcome_of([np.zeros(2), np.zeros(2)]))
+    others = [slot - 10 for slot in SLOTS if slot not in slots]
+    assert host.results.observations[0][others].tolist() == [[7, 7]] * 3
 
 
-some_slots = st.sets(st.integers(0, NUM_ENVS - 1), min_size=1).map(sorted).map(tuple)
+def test_results_that_landed_already_are_not_written_again():
+    writer, host = rows_for(spaces.Box(0, 9, (2,)))
+    landing = writer.landing(1, (11, 12))
+    landing.observations[...] = 3
+    landing.outcome.observations = None
+    writer.write(1, (11, 12), landing.outcome)
+    assert host.results.observations[0][:, 0].tolist() == [0, 3, 3, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("space", "slots", "lands"),
+    [
+        (spaces.Box(0, 9, (2,)), (11, 12), True),
+        (spaces.Box(0, 9, (2,)), (11, 13), False),
+        (spaces.Discrete(3), (11, 12), False),
+        (spaces.Dict(a=spaces.Box(0, 9, (2,))), (11, 12), False),
+        (spaces.Text(3), (11, 12), False),
+    ],
+    ids=str,
+)
+def test_single_arrays_of_neighbours_land_in_their_rows(space, slots, lands):
+    writer, host = rows_for(space)
+    landing = writer.landing(1, slots)
+    assert (landing is not None) == lands
+    if lands:
+        assert isinstance(landing, Landing)
+        landing.observations[...] = 5
+        landing.rewards[...] = 6
+        landing.terminated[...] = landing.truncated[...] = True
+        rows = host.rows_of(slots)
+        assert (host.results.observations[0][rows] == 5).all()
+        assert host.results.rewards.tolist() == [0, 6, 6, 0, 0]
+        assert host.results.terminated.tolist() == [False, True, True, False, False]
+
+
+@pytest.mark.parametrize("slots", [(11, 12), (11, 13)], ids=["neighbours", "scattered"])
+def test_actions_are_those_of_the_slots(slots):
+    box, discrete = spaces.Box(0, 9, (2,)), leaves_of(spaces.Discrete(99))[0]
+    fd = os.memfd_create("test")
+    allocate(fd, SharedRows.size_of(len(SLOTS), discrete, leaves_of(box)))
+    host, worker = (SharedRows(fd, SLOTS, 2, discrete, leaves_of(box)) for _ in range(2))
+    os.close(fd)
+    writer = RowWriter(worker, WORKER, leaves_of(box), trusted=False)
+    dtype = host.put_actions(np.array(SLOTS))
+    actions, _ = writer.begin(1, slots, dtype)
+    assert actions.tolist() == list(slots)
+
+
+def test_any_number_of_ranges_can_be_written_to():
+    slots = range(10, 10 + 3 * _MOST_RANGES)
+    writer, host = rows_for(spaces.Box(0, 999, (2,)), slots)
+    for slot in slots:
+        writer.write(slot, (slot,), outcome_of([np.full(2, slot)]))
+    assert host.results.observations[0][:, 0].tolist() == list(slots)
+    assert len(writer._ranges) <= _MOST_RANGES
+
+
+some_slots = st.sets(st.sampled_from(SLOTS), min_size=1).map(sorted).map(tuple)
 ends = st.sampled_from(["answered", "answered and idle", "killed"])
 
 
 @given(st.lists(st.tuples(some_slots, ends), max_size=20))
-@example([((2,), "answered"), ((0,), "answered and idle"), ((2,), "killed")])
+@example([((12,), "answered"), ((10,), "answered and idle"), ((12,), "killed")])
 def test_what_a_killed_worker_wrote_without_an_answer_is_taken_back(writes):
     space = spaces.Box(0, 99, (2,))
-    rows, arena = rows_for(space, "arena")
-    expected = np.zeros(NUM_ENVS)
+    writer, host = rows_for(space)
+    expected = np.zeros(len(SLOTS))
     for request, (slots, end) in enumerate(writes, start=1):
-        rows.reply(request, slots, outcome_of([np.full(2, request)] * len(slots)))
+        writer.write(request, slots, outcome_of([np.full(2, request)] * len(slots)))
         if end == "killed":
-            arena.take_back(slots, place=0, request=request)
-            rows = ArenaRows(arena, 0, leaves_of(space), trusted=False)
+            host.take_back(slots, WORKER, request)
+            writer = RowWriter(host, WORKER, leaves_of(space), trusted=False)
         else:
-            expected[list(slots)] = request
+            expected[[slot - 10 for slot in slots]] = request
         if end == "answered and idle":
-            rows.keep()
+            writer.keep()
             # It may be killed right now: what was answered stays.
-            arena.take_back(slots, place=0, request=request)
-        assert (arena.observations[0] == expected[:, None]).all()
+            host.take_back(slots, WORKER, request)
+        assert (host.results.observations[0] == expected[:, None]).all()
 
 
-@every_kind
+@given(st.lists(st.tuples(some_slots, st.booleans()), max_size=20))
+def test_what_landed_without_an_answer_is_taken_back(writes):
+    space = spaces.Box(0, 99, (2,))
+    writer, host = rows_for(space)
+    expected = np.zeros(len(SLOTS))
+    for request, (chosen, is_killed) in enumerate(writes, start=1):
+        slots = tuple(range(chosen[0], chosen[-1] + 1))
+        writer.landing(request, slots).observations[...] = request
+        if is_killed:
+            host.take_back(slots, WORKER, request)
+            writer = RowWriter(host, WORKER, leaves_of(space), trusted=False)
+        else:
+            expected[[slot - 10 for slot in slots]] = request
+            writer.keep()
+        assert (host.results.observations[0] == expected[:, None]).all()
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 3), (3, 0), (2, 0, 2), (2, 3, 4)])
-def test_observations_of_any_shape_are_stacked(kind, shape):
+def test_observations_of_any_shape_are_stacked(shape):
     space = spaces.Box(-1.0, 1.0, shape)
     observations = [space.sample() for _ in range(3)]
-    *_, stacked = results(space, kind, (1, 2, 3), outcome_of(observations))
+    *_, stacked = results(space, (11, 12, 13), outcome_of(observations))
     np.testing.assert_array_equal(stacked, np.stack(observations))
 
 
@@ -119,14 +184,13 @@ FITS_AFTER_A_CAST = {
 }
 
 
-@every_kind
 @pytest.mark.parametrize(
     ("space", "observations"), FITS_AFTER_A_CAST.values(), ids=FITS_AFTER_A_CAST
 )
-def test_what_numpy_would_stack_into_the_space_is_taken(kind, space, observations):
+def test_what_numpy_would_stack_into_the_space_is_taken(space, observations):
     expected = np.empty((2, *space.shape), space.dtype)
     np.stack(observations, out=expected)
-    *_, stacked = results(space, kind, (1, 2), outcome_of(observations))
+    *_, stacked = results(space, (11, 12), outcome_of(observations))
     np.testing.assert_array_equal(stacked, expected)
 
 
@@ -144,16 +208,15 @@ MISFITS = {
 }
 
 
-@every_kind
 @pytest.mark.parametrize(("space", "observations"), MISFITS.values(), ids=MISFITS)
-def test_observations_that_do_not_fit_are_refused(kind, space, observations):
+def test_observations_that_do_not_fit_are_refused(space, observations):
     with pytest.raises((TypeError, ValueError), match="does not fit the observation space"):
-        results(space, kind, (1, 2), outcome_of(observations))
+        results(space, (11, 12), outcome_of(observations))
 
 
 def test_one_env_alone_gets_no_more_freedom():
     with pytest.raises((TypeError, ValueError), match="does not fit the observation space"):
-        results(spaces.Discrete(3), "frames", (1,), outcome_of([np.zeros(1, int)]))
+        results(spaces.Discrete(3), (11,), outcome_of([np.zeros(1, int)]))
 
 
 def test_the_error_names_the_place_what_was_expected_and_what_came():
@@ -161,23 +224,37 @@ def test_the_error_names_the_place_what_was_expected_and_what_came():
     observations = [{"a": 1, "b": (np.zeros(2),)}] * 2
     text = r"observation\['b'\]\[0\] does not fit .*expected \(3,\) float32, got \(2,\) float64"
     with pytest.raises(ValueError, match=text):
-        results(space, "frames", (0, 1), outcome_of(observations))
+        results(space, (10, 11), outcome_of(observations))
 
 
-@every_kind
-def test_what_is_no_array_travels_packed(kind):
+def test_what_is_no_array_travels_packed():
     space = spaces.Dict(a=spaces.Text(3), b=spaces.Discrete(3))
-    rows, _ = rows_for(space, kind)
-    outcome = outcome_of([{"a": "x", "b": 1}, {"a": "y", "b": 2}], infos=[(1, {"k": 3})])
-    reply, _ = rows.reply(1, (1, 2), outcome)
+    writer, host = rows_for(space)
+    outcome = outcome_of([{"a": "x", "b": 1}, {"a": "y", "b": 2}], infos=[(11, {"k": 3})])
+    writer.write(7, (11, 12), outcome)
+    reply = writer.rest(7, outcome)
+    assert reply.request == 7
     assert unpack(reply.objects, allow_pickle=False) == [["x", "y"]]
-    assert unpack_infos(reply.infos, allow_pickle=False).by_slot() == [(1, {"k": 3})]
+    assert unpack_infos(reply.infos, allow_pickle=False).by_slot() == [(11, {"k": 3})]
+    assert host.results.observations[1].tolist() == [0, 1, 2, 0, 0]
 
 
-def test_frames_are_fresh_each_time():
-    # libzmq reads them after the next step has begun.
-    rows, _ = rows_for(spaces.Discrete(9), "frames")
-    _, first = rows.reply(1, (0, 1), outcome_of([1, 2]))
-    before = bytes(first[-1])
-    rows.reply(2, (0, 1), outcome_of([3, 4]))
-    assert bytes(first[-1]) == before
+@pytest.mark.parametrize(
+    ("space", "infos", "not_all"),
+    [
+        (spaces.Discrete(3), [], False),
+        (spaces.Discrete(3), [(11, {"k": 3})], True),
+        (spaces.Text(3), [], True),
+        (spaces.Dict(a=spaces.Discrete(3), b=spaces.Text(3)), [], True),
+    ],
+    ids=str,
+)
+def test_rows_are_all_where_there_is_no_info_and_no_object(space, infos, not_all):
+    writer, _ = rows_for(space)
+    assert writer.are_not_all(outcome_of([None], infos=infos)) == not_all
+
+
+def test_rows_that_are_all_need_no_more_words():
+    writer, _ = rows_for(spaces.Discrete(3))
+    reply = writer.rest(7, outcome_of([1]))
+    assert (reply.objects, reply.infos, reply.acted) == (b"", b"", b"")

@@ -11,48 +11,57 @@ import numpy as np
 import pytest
 
 from clusterenv.errors import ProtocolError
-from clusterenv.head.guard import Guard
 from clusterenv.plain.spaces import space_from_plain
 from clusterenv.plain.values import pack, unpack
 from clusterenv.policies.copy import Snapshot
 from clusterenv.policies.encoding import decode as decode_weights
 from clusterenv.policies.encoding import encode as encode_weights
+from clusterenv.protocol.message import encode
+from clusterenv.protocol.replies import Raised
+from clusterenv.wire.arrays import read_array
 from clusterenv.wire.chunks import CHUNK_BYTES, join, split
-from clusterenv.wire.codec import decode, encode, read_arrays
 from clusterenv.wire.messages import (
-    ArrayHeader,
     Built,
-    Collected,
+    CannotStart,
+    Extra,
+    FragmentMade,
     Hello,
-    InFrameBuffer,
-    LaidOut,
     Leaving,
     Pull,
     Pulled,
-    Raised,
-    Returned,
-    Stepped,
+    Ready,
+    RequestFailed,
+    RowsMade,
+    Staff,
+    ValuesMade,
     Warned,
+    WorkerLost,
+    WorkerState,
 )
-from tests.unit.test_zmq_channel import Head
+from clusterenv.wire.messages import decode_from_host as decode
+from clusterenv.wire.rate_limits import RateLimits
+from tests.unit.test_head_socket import Head
 
 INFO = {"a": 1.5, "b": np.arange(3), "c": ("x", {2: None}), "d": 2**70, "e": b"raw"}
 PACKED = pack([(0, INFO), (1, INFO)], allow_pickle=False)
-ARRAYS = (ArrayHeader("<f8", (2,)), ArrayHeader("|b1", (2,)))
+ARRAYS = (("<f8", (2,)), ("|b1", (2,)))
 FRAMES = [bytes(16), bytes(2)]
+RAISED = Raised(3, 0, "builtins", "ValueError", PACKED, "text", "traceback", "action")
 SAID = [
-    Hello(3, {"python": "3.11", "numpy": "2.0"}, "host", 1, "boot 1 2"),
-    Built(PACKED),
-    LaidOut(),
+    Hello(3, {"python": "3.11", "numpy": "2.0"}, "machine", 1, 4, "pod"),
+    Built(1, ((2, PACKED),)),
+    Ready(1),
+    CannotStart("text", RAISED, "where"),
+    Staff((WorkerState("worker-0.0", 7, "ready", 0, 2, 0),)),
     Leaving("soon"),
-    Stepped(1, ARRAYS, PACKED, PACKED, PACKED),
-    Returned(2, PACKED),
-    Raised(3, 0, "builtins", "ValueError", PACKED, "text", "traceback", "action"),
-    Warned("UserWarning", "text"),
+    RowsMade(1, (0, 1), (Extra((0, 1), PACKED, PACKED, PACKED),)),
+    ValuesMade(1, 2, (0, 1), PACKED),
+    FragmentMade(1, 4, (0, 1), 1, ("rewards", "x"), ARRAYS),
+    RequestFailed(1, 3, (0,), RAISED, "where"),
+    Warned("worker-0.0", "UserWarning", "text"),
+    WorkerLost(1, (0, 1), "reason", "obituary", ((1, (0, 1)),), "error"),
     Pull(1, 2, "threshold", 0.5),
-    Pulled(3, 0.1, 7),
-    Collected(4, 1, ("rewards", "x"), ARRAYS),
-    InFrameBuffer(b"x", 1, (2, 3), 4),
+    Pulled(3, 0.1),
 ]
 HEADERS = [encode(message) for message in SAID]
 
@@ -77,15 +86,16 @@ def damage(data, chance):
     return bytes(damaged)
 
 
-def take(header, guard):
+def take(header, limits):
     """What the head does with a message before it believes anything."""
     message = decode(header)
-    guard.check("worker-0.0", message)
+    limits.check("host-0.0", message)
     for value in msgspec.structs.astuple(message):
         if isinstance(value, bytes):
             unpack(value, allow_pickle=False)
-    if isinstance(message, Stepped | Collected):
-        read_arrays(message.arrays, FRAMES)
+    if isinstance(message, FragmentMade):
+        for (dtype, shape), frame in zip(message.arrays, FRAMES, strict=False):
+            read_array(dtype, shape, frame)
 
 
 def frames_for(count, seed):
@@ -99,13 +109,13 @@ def frames_for(count, seed):
 
 
 def test_a_hundred_thousand_random_and_damaged_headers_are_understood_or_refused():
-    refused, guard = 0, Guard(newest=lambda: 1)
+    refused, limits = 0, RateLimits(newest=lambda: 1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number, header in enumerate(frames_for(100_000, seed=1)):
         if number % 50 == 0:
-            guard = Guard(newest=lambda: 1)
+            limits = RateLimits(newest=lambda: 1)
         try:
-            take(header, guard)
+            take(header, limits)
         except ProtocolError:
             refused += 1
     assert 50_000 < refused < 100_000
@@ -118,19 +128,20 @@ def test_what_a_damaged_header_says_is_taken_in_by_a_real_socket():
     chance = random.Random(2)
     try:
         for number in range(40):
-            worker = head.connect(head.invite(f"worker-{number}.0"))
+            host = head.connect(head.invite(f"host-{number}.0"))
             for header in frames_for(50, seed=number):
-                worker.socket.send_multipart([header, *FRAMES[: chance.randrange(3)]])
+                host.socket.send_multipart([header, *FRAMES[: chance.randrange(3)]])
         errors = 0
         deadline = time.monotonic() + 30
         while errors < 40 and time.monotonic() < deadline:
-            head.inbox.wait(0.1)
-            errors += sum(isinstance(m, ProtocolError) for _, m, _ in head.inbox.take())
+            time.sleep(0.05)
+            arrivals = head.driver.take_arrivals()
+            errors += sum(isinstance(m, ProtocolError) for _, m, _ in arrivals)
         # One each: who has broken the protocol is not heard any more.
         assert errors == 40
-        honest = head.connect(head.invite("worker-99.0"))
-        honest.send(Stepped(1))
-        assert head.heard(1) == [("worker-99.0", Stepped(1))]
+        honest = head.connect(head.invite("host-99.0"))
+        honest.send(Leaving("1"))
+        assert head.heard(1) == [("host-99.0", Leaving("1"))]
     finally:
         head.close()
 
@@ -165,7 +176,7 @@ def test_a_few_bytes_do_not_become_many(bomb):
 def test_a_shape_is_refused_before_it_is_multiplied(shape):
     began = time.perf_counter()
     with pytest.raises(ProtocolError) as caught:
-        read_arrays([ArrayHeader("<f8", shape)], [b""])
+        read_array("<f8", shape, b"")
     assert time.perf_counter() - began < 1.0
     assert len(str(caught.value)) < 1_000
 

@@ -7,9 +7,8 @@ import traceback
 
 import pytest
 
-from clusterenv.wire.messages import Build
+from clusterenv.surroundings import settle
 from clusterenv.wire.sent_modules import SentModule, SentModules, decode_modules, encode_modules
-from clusterenv.worker.surroundings import settle
 
 
 @pytest.fixture
@@ -111,13 +110,9 @@ def test_a_folder_without_init_can_be_a_parent(sent):
     assert importlib.import_module("sent_i.leaf").V == 1
 
 
-def build(**places):
-    return Build((0,), b"", "NextStep", b"", **places)
-
-
 def test_a_worker_looks_only_where_there_is_something(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", ["/own"])
-    settle(build(search_path=(str(tmp_path), "/no/such/folder", "/own")))
+    settle((str(tmp_path), "/no/such/folder", "/own"), "")
     assert sys.path == [str(tmp_path), "/own"]
 
 
@@ -125,7 +120,7 @@ def test_a_worker_works_where_the_head_does_if_it_can(tmp_path, monkeypatch):
     there = tmp_path / "there"
     there.mkdir()
     monkeypatch.chdir(tmp_path)
-    settle(build(working_directory="/no/such/folder"))
+    settle((), "/no/such/folder")
     assert tmp_path.samefile(".")
-    settle(build(working_directory=str(there)))
+    settle((), str(there))
     assert there.samefile(".")

@@ -8,13 +8,13 @@ import threading
 import pytest
 
 from clusterenv.errors import StartupError
-from clusterenv.launchers import slurm_commands, slurm_jobs
 from clusterenv.launchers.base import Order, Status
-from clusterenv.launchers.slurm import SlurmLauncher
-from clusterenv.launchers.slurm_commands import SlurmError, submit
-from clusterenv.launchers.slurm_jobs import SlurmJobs
-from clusterenv.launchers.slurm_keeper import Keeper
-from clusterenv.launchers.slurm_text import Request
+from clusterenv.launchers.slurm import SlurmLauncher, commands
+from clusterenv.launchers.slurm import jobs as slurm_jobs
+from clusterenv.launchers.slurm.commands import SlurmError, submit
+from clusterenv.launchers.slurm.jobs import SlurmJobs
+from clusterenv.launchers.slurm.keeper import Keeper
+from clusterenv.launchers.slurm.text import Request
 
 
 class Slurm:
@@ -61,16 +61,16 @@ def slurm(monkeypatch):
 def launch(slurm, tmp_path):
     opened = []
 
-    def launch(workers, workers_per_job=1):
-        jobs = SlurmJobs(Request(), workers_per_job, {"MARK": "x"}, tmp_path)
-        opened.append((jobs, workers))
-        jobs.start([Order(worker, f"keys of {worker}".encode()) for worker in workers])
+    def launch(hosts):
+        jobs = SlurmJobs(Request(), {"MARK": "x"}, tmp_path)
+        opened.append((jobs, hosts))
+        jobs.start([Order(host, f"keys of {host}".encode()) for host in hosts])
         return jobs
 
     yield launch
     slurm.silent = False
-    for jobs, workers in opened:
-        jobs.stop(workers)
+    for jobs, hosts in opened:
+        jobs.stop(hosts)
 
 
 def test_the_keys_are_in_the_environment_of_the_job_and_nowhere_else(slurm, launch, monkeypatch):
@@ -83,13 +83,16 @@ def test_the_keys_are_in_the_environment_of_the_job_and_nowhere_else(slurm, laun
     assert "keys of" not in script
 
 
-def test_workers_of_one_job_get_a_line_each(slurm, launch):
-    launch(["a", "b", "c"], workers_per_job=2)
-    lines = sorted(env["CLUSTERENV_INVITATION"] for env, _ in slurm.submitted)
-    assert lines == ["keys of a\nkeys of b", "keys of c"]
+def test_each_host_is_a_job_with_keys_of_its_own(slurm, launch):
+    launch(["a", "b", "c"])
+    assert sorted(env["CLUSTERENV_INVITATION"] for env, _ in slurm.submitted) == [
+        "keys of a",
+        "keys of b",
+        "keys of c",
+    ]
 
 
-def test_slurms_silence_is_not_the_end_of_a_worker(slurm, launch):
+def test_slurms_silence_is_not_the_end_of_a_host(slurm, launch):
     jobs = launch(["a"])
     slurm.queue = {"1": "RUNNING|None|n1"}
     running = Status(False, "job 1 is RUNNING on n1")
@@ -102,7 +105,7 @@ def test_the_end_of_a_job_is_asked_for_once(slurm, launch):
     jobs = launch(["a", "b"])
     slurm.queue = {"1": "RUNNING|None|n1", "2": "RUNNING|None|n1"}
     jobs.status()
-    (lost,) = [worker for worker, job in jobs._job_by_worker.items() if job.id == "2"]
+    (lost,) = [host for host, job in jobs._job_by_host.items() if job.id == "2"]
     slurm.queue["2"] = "TIMEOUT|TimeLimit|n1"
     slurm.ended["2"] = "JobState=TIMEOUT Reason=TimeLimit ExitCode=0:0 NodeList=n1"
     assert jobs.status()[lost].ended
@@ -150,13 +153,12 @@ def test_the_first_job_that_cannot_be_submitted_raises(slurm, launch):
         launch(["a"])
 
 
-def test_a_job_ends_with_the_last_of_its_workers(slurm, launch):
-    jobs = launch(["a", "b"], workers_per_job=2)
-    slurm.queue = {"1": "RUNNING|None|n1"}
+def test_a_job_ends_with_its_host(slurm, launch):
+    jobs = launch(["a", "b"])
+    slurm.queue = {"1": "RUNNING|None|n1", "2": "RUNNING|None|n2"}
+    of_a = jobs._job_by_host["a"].id
     jobs.stop(["a"])
-    assert slurm.cancelled == []
-    jobs.stop(["b"])
-    assert slurm.cancelled == ["1"]
+    assert slurm.cancelled == [of_a]
 
 
 def test_a_job_that_ends_by_itself_is_not_cancelled(slurm, launch):
@@ -169,7 +171,10 @@ def test_a_job_that_ends_by_itself_is_not_cancelled(slurm, launch):
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        ({"workers_per_job": 0}, ValueError),
+        ({"nodes": 0}, ValueError),
+        ({"nodes": "n[1-4]"}, TypeError),
+        ({"cpus_per_node": 0}, ValueError),
+        ({"workers_per_job": 2}, TypeError),
         ({"extra": "--exclusive"}, TypeError),
         ({"prefix": "apptainer exec"}, TypeError),
         ({"time_limit": "never"}, ValueError),
@@ -180,14 +185,21 @@ def test_arguments_that_make_no_sense_are_refused(wrong, error):
         SlurmLauncher(**wrong)
 
 
+@pytest.mark.parametrize(("cpus", "workers"), [(None, None), (1, 1), (16, 16)])
+def test_a_node_has_as_many_workers_as_cores(monkeypatch, cpus, workers):
+    monkeypatch.setattr("shutil.which", lambda program: program)
+    launcher = SlurmLauncher("cpu", nodes=4, cpus_per_node=cpus)
+    assert (launcher.num_hosts, launcher.workers_per_host) == (4, workers)
+
+
 @pytest.fixture
 def sbatch(tmp_path, monkeypatch):
     """Makes a program of that name."""
     program = tmp_path / "sbatch"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
-    def make(commands):
-        program.write_text(f"#!/bin/sh\n{commands}\n")
+    def make(script):
+        program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
 
     return make
@@ -210,7 +222,7 @@ def test_the_id_of_a_job_is_told_to_the_keeper_too(sbatch, pipe, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("commands", "message"),
+    ("program", "message"),
     [
         (
             "echo 'sbatch: error: no such partition' >&2; exit 1",
@@ -221,12 +233,12 @@ def test_the_id_of_a_job_is_told_to_the_keeper_too(sbatch, pipe, tmp_path):
     ],
 )
 def test_a_job_that_was_not_submitted_is_told_to_nobody(
-    sbatch, pipe, monkeypatch, commands, message
+    sbatch, pipe, monkeypatch, program, message
 ):
     heard, ear = pipe
     os.set_blocking(heard, False)
-    monkeypatch.setattr(slurm_commands, "_SUBMIT", ("timeout", "0.5", "sh", "-c"))
-    sbatch(commands)
+    monkeypatch.setattr(commands, "_SUBMIT", ("timeout", "0.5", "sh", "-c"))
+    sbatch(program)
     with pytest.raises(SlurmError, match=message):
         submit("", os.environ, ear)
     with pytest.raises(BlockingIOError):
@@ -270,7 +282,7 @@ def test_a_start_that_is_interrupted_knows_which_jobs_it_has(slurm, monkeypatch)
         return slurm.submit(script, env, tell)
 
     monkeypatch.setattr(slurm_jobs, "submit", submit)
-    jobs = SlurmJobs(Request(), 1, {}, None)
+    jobs = SlurmJobs(Request(), {}, None)
     with pytest.raises(KeyboardInterrupt):
         jobs.start([Order("a", b""), Order("b", b"")])
     jobs.stop(["a", "b"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clusterenv.launchers.base import Status
-from clusterenv.launchers.slurm_text import Request, read_end, read_queue, seconds_of
+from clusterenv.launchers.slurm.text import Request, read_end, read_queue, seconds_of
 from tests.integration.polling import eventually
 
 ENDED_JOB = (
@@ -26,12 +26,12 @@ def test_a_job_asks_for_what_the_user_chose():
         qos="high",
         constraint="avx2&ib",
         time_limit="1-00",
-        cpus_per_worker=2,
-        mem_per_worker="3g",
-        gpus_per_worker=1,
+        cpus_per_node=16,
+        mem_per_node="3gb",
+        gpus_per_node=2,
         extra=("--comment=two words",),
     )
-    options = options_of(request.script([None, None, None]))
+    options = options_of(request.script(None))
     for wanted in (
         "--partition=cpu",
         "--account=lab",
@@ -39,71 +39,54 @@ def test_a_job_asks_for_what_the_user_chose():
         "'--constraint=avx2&ib'",
         "--time=1-00",
         "--nodes=1",
-        "--ntasks=3",
-        "--cpus-per-task=2",
-        "--mem=9G",
-        "--gpus=3",
+        "--ntasks=1",
+        "--cpus-per-task=16",
+        "--mem=3G",
+        "--gpus=2",
         "--no-requeue",
         "'--comment=two words'",
     ):
         assert wanted in options
     assert options[-1] == "'--comment=two words'"
+    assert "--exclusive" not in options
 
 
 def test_what_was_not_chosen_is_left_to_slurm():
-    script = Request().script([None])
-    for name in ("partition", "account", "qos", "constraint", "time", "mem", "gpus"):
-        assert f"--{name}=" not in script
+    script = Request().script(None)
+    for name in ("partition", "account", "qos", "constraint", "time", "mem", "gpus", "cpus-per"):
+        assert f"--{name}" not in script
 
 
-def test_the_script_of_one_worker_becomes_the_worker_after_its_setup():
+def test_without_a_number_of_cores_a_host_gets_a_whole_node():
+    assert "--exclusive" in options_of(Request().script(None))
+    assert "--exact" not in Request().step_command("host-0.0")
+    some = Request(cpus_per_node=3).step_command("host-0.0")
+    assert {"--exact", "--cpus-per-task=3", "--job-name=host-0.0"} <= set(some)
+
+
+def test_the_script_becomes_the_host_after_its_setup():
     request = Request(setup="module load x", command=("image", "python 3"))
-    *_, log, setup, last = request.script([Path("/logs/a b.log")]).splitlines()
+    *_, log, setup, last = request.script(Path("/logs/a b.log")).splitlines()
     assert "exec >'/logs/a b.log' 2>&1" in log
     assert setup == "module load x"
     assert last == "exec image 'python 3'"
-
-
-@pytest.fixture
-def play(tmp_path):
-    """Run the script of a job whose workers are little shells."""
-
-    def play(worker, count):
-        request = Request(command=("bash", "-c", worker))
-        logs = [tmp_path / f"{index}.log" for index in range(count)]
-        process = subprocess.Popen(["bash", "-c", request.script(logs)], start_new_session=True)
-        return process, lambda: [log.read_text() if log.exists() else "" for log in logs]
-
-    return play
-
-
-def test_each_worker_of_a_job_has_a_number_and_a_log(play):
-    process, logs = play("echo I am $SLURM_PROCID", 3)
-    assert process.wait(20) == 0
-    assert logs() == ["I am 0\n", "I am 1\n", "I am 2\n"]
+    assert request.step_command("host-0.0")[-1] == f"{setup}\n{last}"
 
 
 @pytest.mark.parametrize("name", ["USR1", "TERM"])
-def test_each_worker_of_a_job_hears_the_signals_of_the_job(play, name):
-    worker = f"trap 'echo bye; exit' {name}; echo up; while :; do sleep 0.05; done"
-    process, logs = play(worker, 2)
-    assert eventually(lambda: logs() == ["up\n"] * 2)
+def test_the_host_of_a_job_hears_the_signals_of_the_job(tmp_path, name):
+    host = f"trap 'echo bye; exit' {name}; echo up; while :; do sleep 0.05; done"
+    log = tmp_path / "host.log"
+    script = Request(command=("bash", "-c", host)).script(log)
+    process = subprocess.Popen(["bash", "-c", script], start_new_session=True)
+    assert eventually(lambda: log.exists() and log.read_text() == "up\n")
     subprocess.run(["kill", f"-{name}", str(process.pid)], check=True)
     process.wait(20)
-    assert logs() == ["up\nbye\n"] * 2
-
-
-def test_all_workers_of_a_job_can_be_ended_at_once(play):
-    process, logs = play("trap '' TERM; echo $$; while :; do sleep 0.05; done", 2)
-    assert eventually(lambda: all(logs()))
-    subprocess.run(["kill", "-USR2", str(process.pid)], check=True)
-    process.wait(20)
-    for log in logs():
-        assert eventually(lambda log=log: not Path(f"/proc/{log.strip()}").exists())
+    assert log.read_text() == "up\nbye\n"
 
 
 def test_a_log_folder_that_a_node_does_not_have_is_no_reason_to_fail():
-    script = Request(command=("echo", "works")).script([Path("/nowhere/at/all/w.log")])
+    script = Request(command=("echo", "works")).script(Path("/nowhere/at/all/h.log"))
     assert subprocess.check_output(["bash", "-c", script], text=True) == "works\n"
 
 
@@ -124,17 +107,18 @@ def test_time_limits_are_read_as_slurm_reads_them(text, seconds):
 
 @pytest.mark.parametrize(("limit", "notice"), [(None, 60), ("60", 60), ("2", 30), ("1", 15)])
 def test_short_jobs_get_short_notice(limit, notice):
-    options = options_of(Request(time_limit=limit).script([None]))
+    options = options_of(Request(time_limit=limit).script(None))
     assert f"--signal=B:USR1@{notice}" in options
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"cpus_per_worker": 0}, "cpus_per_worker=0"),
-        ({"gpus_per_worker": -1}, "gpus_per_worker=-1"),
+        ({"cpus_per_node": 0}, "cpus_per_node=0"),
+        ({"gpus_per_node": -1}, "gpus_per_node=-1"),
         ({"time_limit": "soon"}, "time_limit='soon'"),
-        ({"mem_per_worker": "much"}, "mem_per_worker='much'"),
+        ({"mem_per_node": "much"}, "mem_per_node='much'"),
+        ({"mem_per_node": 64}, "mem_per_node=64 must be text"),
         ({"notice_s": 0}, "notice_s=0"),
     ],
 )
@@ -149,6 +133,7 @@ def test_the_queue_says_who_waits_and_why():
     assert found["12"].status("12") == Status(False, waiting)
     assert found["13"].status("13") == Status(False, "job 13 is RUNNING on n[2-3]")
     assert len(found) == 2
+    assert [job.is_pending for job in found.values()] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from clusterenv.head.stall_alarm import StallAlarm
 
 def rings(divergences, held=1):
     alarm = StallAlarm()
-    return [n for n, d in enumerate(divergences) if alarm.note(0, held, d)]
+    return [n for n, d in enumerate(divergences) if alarm.note("host-0.0", held, d)]
 
 
 def test_a_flat_divergence_rings_once():
@@ -26,9 +26,9 @@ def test_weights_that_do_not_change_anything_do_not():
 
 def test_a_pull_begins_anew():
     alarm = StallAlarm()
-    assert not any(alarm.note(0, held, 0.02) for held in range(5) for _ in range(20))
+    assert not any(alarm.note("host-0.0", held, 0.02) for held in range(5) for _ in range(20))
 
 
-def test_workers_are_looked_at_apart():
-    alarm = StallAlarm()
-    assert not any(alarm.note(place, 1, 0.02) for _ in range(20) for place in range(3))
+def test_hosts_are_looked_at_apart():
+    alarm, hosts = StallAlarm(), [f"host-{place}.0" for place in range(3)]
+    assert not any(alarm.note(host, 1, 0.02) for _ in range(20) for host in hosts)

@@ -1,5 +1,6 @@
 """Steppers, rows and batch together give what SyncVectorEnv gives, without any process."""
 
+import os
 from copy import deepcopy
 
 import numpy as np
@@ -9,11 +10,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
 from clusterenv.head.batch import Batch
+from clusterenv.memory.segments import allocate
+from clusterenv.memory.shared_rows import SharedRows
 from clusterenv.plain.infos import unpack_infos
-from clusterenv.plain.spaces import leaves_of, single_array_leaf
+from clusterenv.plain.spaces import leaves_of
 from clusterenv.plain.values import unpack
-from clusterenv.wire.codec import read_arrays
-from clusterenv.worker.rows import FrameRows, Landing
+from clusterenv.worker.rows import Landing, RowWriter
 from clusterenv.worker.stepper import EnvStepper, UserCodeError
 from clusterenv.worker.vector_stepper import VectorStepper, split_infos
 from tests.environments.counting import CounterEnv
@@ -29,15 +31,20 @@ BOX = Box(0, 255, (32, 32), np.uint8)
 
 
 class Bench:
-    """A stepper whose outcomes go through frames into a batch, as over the wire."""
+    """A stepper whose outcomes go through shared rows into a batch, as from worker to head."""
 
-    landing = None
+    lands = False
+    """Whether results go to their rows one by one."""
 
     def __init__(self, stepper, vector_env):
         self.stepper, self.env = stepper, vector_env
         leaves = leaves_of(vector_env.single_observation_space)
-        self.rows = FrameRows(leaves, trusted=True)
-        self.batch = Batch(vector_env.single_observation_space, NUM_ENVS, None)
+        fd = os.memfd_create("test")
+        allocate(fd, SharedRows.size_of(NUM_ENVS, None, leaves))
+        host, worker = (SharedRows(fd, range(NUM_ENVS), 1, None, leaves) for _ in range(2))
+        os.close(fd)
+        self.rows = RowWriter(worker, 0, leaves, trusted=True)
+        self.batch = Batch(vector_env.single_observation_space, host.results)
 
     def reset(self, slots, seed=None, options=None):
         seeds = [None if seed is None else seed + slot for slot in slots]
@@ -48,7 +55,8 @@ class Bench:
         if not isinstance(actions, np.ndarray):
             actions = list(iterate(self.env.action_space, actions))
         slots = tuple(range(NUM_ENVS))
-        self.take(slots, self.stepper.step(slots, actions, self.landing))
+        landing = self.rows.landing(1, slots) if self.lands else None
+        self.take(slots, self.stepper.step(slots, actions, landing))
         batch = self.batch
         flags = (batch.rewards.copy(), batch.terminated.copy(), batch.truncated.copy())
         return (batch.observations(copy=True), *flags, self.infos())
@@ -57,8 +65,8 @@ class Bench:
         return self.batch.infos.take(self.env._add_info)
 
     def take(self, slots, outcome):
-        reply, frames = self.rows.reply(1, slots, outcome)
-        self.batch.put_arrays(slots, read_arrays(reply.arrays, frames))
+        self.rows.write(1, slots, outcome)
+        reply = self.rows.rest(1, outcome)
         if reply.objects:
             self.batch.put_objects(slots, unpack(reply.objects, allow_pickle=True))
         if reply.infos:
@@ -110,12 +118,6 @@ def test_single_envs_give_what_sync_vector_env_gives(name, mode):
     assert_equals_sync(env_bench(factory, mode), factory, mode)
 
 
-def let_land(bench):
-    """Have results go to their rows one by one."""
-    leaf = single_array_leaf(bench.env.single_observation_space)
-    bench.landing = Landing.of_size(NUM_ENVS, leaf)
-
-
 class NeedsACast(SpaceEnv):
     """Its observations have more digits than its space."""
 
@@ -135,7 +137,7 @@ class NeedsACast(SpaceEnv):
 @pytest.mark.parametrize("factory", [NeedsACast, lambda: SpaceEnv(BOX)])
 def test_observations_that_land_one_by_one_are_the_same(factory, mode):
     bench = env_bench(factory, mode)
-    let_land(bench)
+    bench.lands = True
     assert_equals_sync(bench, factory, mode)
 
 
@@ -149,7 +151,7 @@ def test_a_ready_vector_env_gives_what_it_gives(name, mode):
 def test_a_final_observation_survives_an_env_that_reuses_its_buffer(lands):
     bench = env_bench(lambda: CounterEnv(reuse=True, episode_length=1), AutoresetMode.SAME_STEP)
     if lands:
-        let_land(bench)
+        bench.lands = True
     start, _ = bench.reset((0, 1, 2), seed=1)
     *_, infos = bench.step(np.zeros(NUM_ENVS, int))
     np.testing.assert_array_equal(np.stack(infos["final_obs"]), start + 1)
@@ -168,7 +170,7 @@ class TooLarge(CounterEnv):
 
 def test_an_observation_that_cannot_land_is_an_error_of_its_slot():
     bench = env_bench(TooLarge, AutoresetMode.NEXT_STEP)
-    let_land(bench)
+    bench.lands = True
     bench.reset((0, 1, 2))
     with pytest.raises(UserCodeError) as caught:
         bench.step(np.zeros(NUM_ENVS, int))
@@ -192,7 +194,7 @@ class RewardInWords(CounterEnv):
 
 def test_a_reward_that_is_no_number_is_an_error_of_its_slot():
     bench = env_bench(lambda: RewardInWords("a lot"), AutoresetMode.NEXT_STEP)
-    let_land(bench)
+    bench.lands = True
     bench.reset((0, 1, 2))
     with pytest.raises(UserCodeError) as caught:
         bench.step(np.zeros(NUM_ENVS, int))
@@ -202,12 +204,28 @@ def test_a_reward_that_is_no_number_is_an_error_of_its_slot():
 
 def test_no_reward_at_all_is_what_it_is_in_sync_vector_env():
     bench = env_bench(lambda: RewardInWords(None), AutoresetMode.NEXT_STEP)
-    let_land(bench)
+    bench.lands = True
     bench.reset((0, 1, 2))
     _, rewards, *_ = bench.step(np.zeros(NUM_ENVS, int))
     sync = SyncVectorEnv([lambda: RewardInWords(None)] * NUM_ENVS)
     sync.reset()
     assert_same(rewards, sync.step(np.zeros(NUM_ENVS, int))[1])
+
+
+def test_results_land_in_arrays_of_their_own_too():
+    stepper = EnvStepper([SpaceEnv(BOX) for _ in range(2)], (4, 7), AutoresetMode.SAME_STEP, [0])
+    twin = EnvStepper([SpaceEnv(BOX) for _ in range(2)], (4, 7), AutoresetMode.SAME_STEP, [0])
+    for one in (stepper, twin):
+        one.reset((4, 7), [1, 2], None)
+    landing = Landing.of_size(2, leaves_of(BOX)[0])
+    for _ in range(20):
+        landed = stepper.step_for_rollout((4, 7), [0, 0], landing)
+        plain = twin.step_for_rollout((4, 7), [0, 0])
+        assert landed.landed
+        np.testing.assert_array_equal(landing.observations, np.stack(plain.observations))
+        assert landing.rewards.tolist() == list(plain.rewards)
+        assert landing.terminated.tolist() == list(plain.terminated)
+        assert landing.truncated.tolist() == list(plain.truncated)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +285,7 @@ NO_STEPS = {
 def test_an_env_that_returns_no_step_is_named_with_its_action(result, lands, actions):
     bench = env_bench(lambda: Odd(result), AutoresetMode.NEXT_STEP)
     if lands:
-        let_land(bench)
+        bench.lands = True
     bench.reset((0, 1, 2))
     with pytest.raises(UserCodeError) as caught:
         bench.step(np.array(actions))

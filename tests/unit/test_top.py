@@ -7,19 +7,23 @@ import threading
 import msgspec
 import pytest
 
-from clusterenv.cli.run_table import choose_run, run_table
-from clusterenv.cli.tables import as_text, short
-from clusterenv.wire.status import Status, WorkerStatus
-from clusterenv.wire.status_channel import Run, StatusServer, fetch, runs, runs_in
+from clusterenv.status.channel import Run, StatusServer, fetch, runs, runs_in
+from clusterenv.status.run_status import HostSummary, RunStatus, WorkerSummary
+from clusterenv.tools.run_table import choose_run, run_table
+from clusterenv.tools.tables import as_text, short
 
 
-def worker(name="worker-0.0", **changes):
-    status = WorkerStatus(name, "here", 7, "ready", 4, 1000, 0, 3, 0.012, 2)
-    return msgspec.structs.replace(status, **changes)
+def worker(name="worker-0.0", state="ready", restarts=0):
+    return WorkerSummary(name, 8, state, 2, restarts)
 
 
-def status(*workers, uptime_s=10.0, **changes):
-    made = Status("abc123", 6, "here", "tcp://h:1", uptime_s, 8, 5, workers, {"first": 2}, {}, 0, 0)
+def host(name="host-0.0", workers=(), **changes):
+    made = HostSummary(name, "here", 7, "ready", 4, 1000, 3, 0.012, 2, 0, tuple(workers))
+    return msgspec.structs.replace(made, **changes)
+
+
+def status(*hosts, uptime_s=10.0, **changes):
+    made = RunStatus("abc123", 6, "here", uptime_s, 8, 5, hosts, {"first": 2}, {}, 0, 0, 0)
     return msgspec.structs.replace(made, **changes)
 
 
@@ -27,40 +31,72 @@ def row(table, number=0):
     return dict(zip(table.headings, table.rows[number], strict=True))
 
 
+def names(table):
+    return [line[0] for line in table.rows]
+
+
 def test_rates_are_those_between_two_snapshots():
-    table = run_table(status(worker()), status(worker(rows=3000), uptime_s=12.0))
+    table = run_table(status(host()), status(host(rows=3000), uptime_s=12.0))
     assert row(table)["steps/s"] == "1k"
     assert "1k steps/s" in table.title
 
 
 def test_a_single_snapshot_gives_the_rate_of_the_whole_run():
-    assert row(run_table(None, status(worker())))["steps/s"] == "100"
+    assert row(run_table(None, status(host())))["steps/s"] == "100"
 
 
 def test_a_replacement_does_not_inherit_its_predecessors_steps():
-    table = run_table(status(worker("worker-0.0")), status(worker("worker-0.1"), uptime_s=11.0))
+    table = run_table(status(host("host-0.0")), status(host("host-0.1"), uptime_s=11.0))
     assert row(table)["steps/s"] == "0"
 
 
 def test_the_lag_is_counted_in_versions():
-    assert row(run_table(None, status(worker(held=3))))["lag"] == "2"
-    assert row(run_table(None, status(worker(held=None))))["lag"] == "-"
+    assert row(run_table(None, status(host(held=3))))["lag"] == "2"
+    assert row(run_table(None, status(host(held=None))))["lag"] == "-"
+
+
+def test_each_host_has_its_workers_below_it():
+    hosts = [host(f"host-{i}.0", [worker(), worker("worker-1.0")]) for i in range(2)]
+    table = run_table(None, status(*hosts))
+    below = ["  worker-0.0", "  worker-1.0"]
+    assert names(table) == ["host-0.0", *below, "host-1.0", *below]
+    assert "2 hosts  4 workers  8 envs" in table.title
+    assert row(table, 1)["pid"] == "8"
+
+
+def test_a_host_that_has_not_come_has_no_machine():
+    shown = row(run_table(None, status(host(machine="", pid=0, state="ordered"))))
+    assert (shown["machine"], shown["pid"], shown["state"]) == ("-", "-", "ordered")
+
+
+def test_of_many_hosts_those_that_need_a_look_are_shown():
+    many = [host(f"host-{i}.0", [worker()], rows=1000 + i) for i in range(50)]
+    many[30] = host("host-30.0", state="joining", rows=5000)
+    table = run_table(None, status(*many), at_most=3)
+    assert names(table) == ["host-30.0", "host-0.0", "host-1.0"]
+    assert "47 more hosts, ready and faster, and 49 more workers" in table.notes[0]
 
 
 def test_of_many_workers_those_that_need_a_look_are_shown():
-    many = [worker(f"worker-{i}.0", rows=1000 + i) for i in range(50)]
-    many[30] = worker("worker-30.0", state="joining", rows=5000)
-    table = run_table(None, status(*many), at_most=3)
-    assert [line[0] for line in table.rows] == ["worker-30.0", "worker-0.0", "worker-1.0"]
-    assert "47 more workers" in table.notes[0]
+    many = [worker(f"worker-{i}.0") for i in range(9)]
+    many[5], many[7] = worker("worker-5.0", state="joining"), worker("worker-7.2", restarts=2)
+    table = run_table(None, status(host(workers=many)), at_most=3)
+    assert names(table) == ["host-0.0", "  worker-5.0", "  worker-7.2"]
+    assert "… and 7 more workers" in table.notes
 
 
 def test_a_table_is_plain_text_for_scripts():
-    lines = as_text(run_table(None, status(worker()))).splitlines()
+    lines = as_text(run_table(None, status(host(workers=[worker()])))).splitlines()
     assert lines[0].startswith("run abc123")
-    assert lines[1].split()[:3] == ["worker", "host", "pid"]
-    assert lines[2].split()[:4] == ["worker-0.0", "here", "7", "ready"]
+    assert lines[1].split()[:3] == ["host", "machine", "pid"]
+    assert lines[2].split()[:4] == ["host-0.0", "here", "7", "ready"]
+    assert lines[3].split() == ["worker-0.0", "8", "ready", "2", "0"]
     assert [short(n) for n in (0, 12, 1234, 999_900, 5e12)] == ["0", "12", "1.23k", "1M", "5T"]
+
+
+def test_weights_in_shared_memory_are_told_apart():
+    assert "shared memory" not in run_table(None, status(host())).notes[-1]
+    assert "5kB by shared memory" in run_table(None, status(host(), shared_bytes=5000)).notes[-1]
 
 
 def test_runs_are_found_in_the_kernels_list():
@@ -93,7 +129,7 @@ def test_a_run_is_chosen_by_id_beginning_or_pid():
 @pytest.fixture
 def served():
     """A server of one status, and its run."""
-    run, shown = Run("unit" + os.urandom(4).hex(), os.getpid()), [status(worker())]
+    run, shown = Run("unit" + os.urandom(4).hex(), os.getpid()), [status(host(workers=[worker()]))]
     server = StatusServer("clusterenv status", run, lambda: shown[0])
     server.start()
     yield run, shown, server

@@ -46,14 +46,14 @@ def test_a_small_difference_is_no_disagreement(name, version):
 )
 def test_a_difference_that_counts_is_said_with_both_versions(name, version):
     (text,) = disagreements(HEAD, {**HEAD, name: version})
-    assert text == f"{name} {version} on the worker, {HEAD[name]} on the head"
+    assert text == f"{name} {version} on the host, {HEAD[name]} on the head"
 
 
 @pytest.mark.parametrize("name", HEAD)
 def test_a_version_that_is_missing_is_a_disagreement(name):
     worker = {key: value for key, value in HEAD.items() if key != name}
     (text,) = disagreements(HEAD, worker)
-    assert text.startswith(f"{name} missing on the worker")
+    assert text.startswith(f"{name} missing on the host")
 
 
 def test_what_only_the_worker_has_does_not_matter():

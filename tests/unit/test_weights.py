@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from clusterenv.errors import ProtocolError
-from clusterenv.policies.copy import PolicyCopy, Snapshot, encode_layout, layout_of, split_vector
-from clusterenv.wire.messages import Weights
+from clusterenv.policies.copy import (
+    PolicyCopy,
+    Received,
+    Snapshot,
+    encode_layout,
+    layout_of,
+    split_vector,
+)
+from clusterenv.policies.encoding import encode
 
 DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u1", "?", "c8"])
 FINITE = {"allow_nan": False, "allow_infinity": False}
@@ -41,14 +48,10 @@ def assert_equal(actual, expected):
         assert np.array_equal(actual[name], array), name
 
 
-def load(copy, version, vector, checksum):
-    copy.load(Weights(1, version, checksum, "raw"), vector)
-
-
 @given(WEIGHTS)
 def test_a_copy_gets_exactly_what_was_published(weights):
     snapshot, copy = Snapshot(weights), copy_of(weights)
-    load(copy, 7, memoryview(bytes(snapshot.vector)), snapshot.checksum)
+    copy.take(7, memoryview(bytes(snapshot.vector)))
     assert copy.version == 7
     assert_equal(copy.policy.loaded[0], weights)
 
@@ -86,25 +89,12 @@ def test_the_checksum_is_that_of_the_vector():
     assert snapshot.checksum == zlib.crc32(np.arange(9.0).tobytes())
 
 
-@given(st.integers(0, 71), st.integers(1, 255))
-def test_a_damaged_byte_is_noticed_and_nothing_is_loaded(place, change):
-    weights = {"a": np.arange(9.0)}
-    snapshot, copy = Snapshot(weights), copy_of(weights)
-    load(copy, 1, snapshot.vector, snapshot.checksum)
-    damaged = bytearray(snapshot.vector)
-    damaged[place] ^= change
-    with pytest.raises(ProtocolError, match="the weights of version 2 are damaged"):
-        load(copy, 2, damaged, snapshot.checksum)
-    assert copy.version == 1
-    assert len(copy.policy.loaded) == 1
-
-
 @pytest.mark.parametrize("size", [0, 16, 71, 73, 80])
 def test_a_vector_of_another_length_than_the_layout_takes_is_refused(size):
     vector = bytes(size)
     copy = copy_of({"a": np.arange(9.0)})
     with pytest.raises((ProtocolError, ValueError)):
-        load(copy, 1, vector, zlib.crc32(vector))
+        copy.take(1, vector)
     assert copy.version == 0
     assert copy.policy.loaded == []
 
@@ -112,7 +102,7 @@ def test_a_vector_of_another_length_than_the_layout_takes_is_refused(size):
 def test_a_copy_may_write_to_what_it_was_given():
     weights = {"a": np.arange(3.0)}
     snapshot, copy = Snapshot(weights), copy_of(weights)
-    load(copy, 1, bytes(snapshot.vector), snapshot.checksum)
+    copy.take(1, snapshot.vector)
     copy.policy.loaded[0]["a"][...] = 9.0
     assert snapshot.checksum == zlib.crc32(np.arange(3.0).tobytes())
 
@@ -126,7 +116,7 @@ def test_a_version_counts_only_after_the_policy_has_taken_it():
     snapshot = Snapshot(weights)
     copy = PolicyCopy(Picky(), encode_layout(snapshot.layout))
     with pytest.raises(KeyError):
-        load(copy, 5, snapshot.vector, snapshot.checksum)
+        copy.take(5, snapshot.vector)
     assert copy.version == 0
 
 
@@ -160,3 +150,69 @@ def test_large_but_finite_weights_are_fine(dtype):
 def test_objects_are_refused():
     with pytest.raises(ProtocolError, match="holds objects"):
         Snapshot({"layer": np.array([None])})
+
+
+# Weights that came through a socket.
+
+
+VERSIONS = [{"a": np.full(50, version, np.float32), "b": np.arange(3)} for version in range(6)]
+LAYOUT = layout_of(VERSIONS[0])
+
+
+def snapshot_of(version, encoding="raw"):
+    return Snapshot(VERSIONS[version], encoding)
+
+
+def received(keeper, version, encoding="raw", base=None, damage=lambda data: data):
+    """As a host decodes what a head has encoded."""
+    snapshot = snapshot_of(version, encoding)
+    start = None if base is None else snapshot_of(base, encoding).vector
+    used, data = encode(snapshot.vector, LAYOUT, encoding, start)
+    starts_from = base if base is not None and used == "delta" else 0
+    layout = encode_layout(LAYOUT)
+    return keeper.decode(layout, version, used, starts_from, snapshot.checksum, damage(data))
+
+
+@pytest.mark.parametrize("encoding", ["raw", "bf16", "delta"])
+def test_what_was_received_is_what_was_published(encoding):
+    keeper = Received()
+    for version in range(1, 6):
+        vector = received(keeper, version, encoding)
+        assert vector == snapshot_of(version, encoding).vector
+
+
+def test_differences_start_from_what_was_received_before():
+    keeper = Received()
+    received(keeper, 1, "delta")
+    for version in range(2, 6):
+        vector = received(keeper, version, "delta", base=version - 1)
+        assert vector == snapshot_of(version, "delta").vector
+
+
+def test_a_difference_from_what_was_never_received_is_refused():
+    keeper = Received()
+    received(keeper, 1, "delta")
+    with pytest.raises(ProtocolError, match="nothing that it could start from"):
+        received(keeper, 3, "delta", base=2)
+
+
+@given(st.integers(0, 199), st.integers(1, 255))
+def test_a_damaged_byte_is_noticed_and_what_was_there_before_is_kept(place, change):
+    keeper = Received()
+    received(keeper, 1, "delta")
+
+    def damage(data):
+        damaged = bytearray(data)
+        damaged[place % len(damaged)] ^= change
+        return bytes(damaged)
+
+    with pytest.raises(ProtocolError, match="the weights of version 2 are damaged"):
+        received(keeper, 2, damage=damage)
+    assert received(keeper, 2, "delta", base=1) == snapshot_of(2, "delta").vector
+
+
+def test_what_a_policy_does_to_its_weights_does_not_change_what_was_received():
+    keeper, copy = Received(), PolicyCopy(Recorder(), encode_layout(LAYOUT))
+    copy.take(1, received(keeper, 1, "delta"))
+    copy.policy.loaded[0]["a"][...] = 9.0
+    assert received(keeper, 2, "delta", base=1) == snapshot_of(2, "delta").vector

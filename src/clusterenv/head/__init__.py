@@ -1,1 +1,1 @@
-"""The head: the process with the user's loop."""
+"""The head: slots over hosts. It knows no worker, and on one machine no network."""

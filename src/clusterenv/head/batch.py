@@ -13,8 +13,8 @@ from gymnasium import Space
 from clusterenv.arrays import Array
 from clusterenv.errors import ProtocolError
 from clusterenv.head.infos import AddInfo, Infos
+from clusterenv.plain.row_layout import ResultRows
 from clusterenv.plain.spaces import join_leaves, leaves_of, rows_of, single_array_leaf
-from clusterenv.wire.arena import Arena
 
 # Fresh memory costs a page fault every 4 kB: more than the copying itself.
 _WORTH_REUSING_BYTES = 1 << 17
@@ -25,24 +25,17 @@ _MOST_VIEWS = 64
 class Batch:
     """The latest observation, reward and flags of every slot.
 
-    With an arena these *are* its arrays, and workers write to them directly.
+    The arrays are those of the fleet: on one machine workers write to them directly.
+
+    It knows much because what most loops ask for is kept at hand.
     """
 
-    def __init__(self, space: Space[Any], num_envs: int, arena: Arena | None) -> None:
+    def __init__(self, space: Space[Any], results: ResultRows) -> None:
         self._space = space
         self._leaves = leaves_of(space)
-        self._arena = arena
-        self.rewards = arena.rewards if arena else np.zeros(num_envs)
-        self.terminated = arena.terminated if arena else np.zeros(num_envs, np.bool_)
-        self.truncated = arena.truncated if arena else np.zeros(num_envs, np.bool_)
-        self._arrays: list[Array | None] = (
-            arena.observations
-            if arena
-            else [
-                np.zeros((num_envs, *leaf.shape), leaf.dtype) if leaf.dtype is not None else None
-                for leaf in self._leaves
-            ]
-        )
+        self.rewards, self.terminated = results.rewards, results.terminated
+        self.truncated, self._arrays = results.truncated, results.observations
+        num_envs = len(self.rewards)
         self._only = self._arrays[0] if single_array_leaf(space) else None
         """Where the observations are a single array."""
         is_small = self._only is not None and self._only.nbytes < _WORTH_REUSING_BYTES
@@ -53,17 +46,6 @@ class Batch:
         self._copies: dict[int, list[Array]] = {}
         self._views: dict[tuple[int, int], tuple[Array, Array, Array, Array, Array]] = {}
 
-    def put_arrays(self, slots: Sequence[int], arrays: Sequence[Array]) -> None:
-        """Take the rows of a reply that came as frames."""
-        targets = [self.rewards, self.terminated, self.truncated]
-        targets += [array for array in self._arrays if array is not None]
-        expected = [((len(slots), *target.shape[1:]), target.dtype) for target in targets]
-        if [(array.shape, array.dtype) for array in arrays] != expected:
-            raise ProtocolError(f"a reply for {len(slots)} slots has arrays of another layout")
-        rows = rows_of(slots)
-        for target, array in zip(targets, arrays, strict=True):
-            target[rows] = array
-
     def put_objects(self, slots: Sequence[int], columns: Sequence[Sequence[Any]]) -> None:
         """Take the values of the leaves that are no arrays."""
         places = [index for index, leaf in enumerate(self._leaves) if not leaf.is_array]
@@ -72,11 +54,6 @@ class Batch:
         for place, column in zip(places, columns, strict=True):
             for slot, value in zip(slots, column, strict=True):
                 self._objects[place][slot] = value
-
-    def take_back(self, slots: Sequence[int], place: int, request: int) -> None:
-        """The worker in ``place`` is gone: its answer to ``request`` is none, if it wrote one."""
-        if self._arena is not None:
-            self._arena.take_back(slots, place, request)
 
     def mark_lost(self, slot: int) -> None:
         """The env of ``slot`` is gone: the last good observation, reward 0, truncated."""

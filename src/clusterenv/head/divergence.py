@@ -1,7 +1,7 @@
-"""How far the newest policy is from the copies that act: measured here, decided on the workers.
+"""How far the newest policy is from the copies that act: measured here, decided on the hosts.
 
-The worker cannot measure its distance from weights that it does not have. The head can: it has the
-newest weights, and from each worker rows that its copy acted on.
+A host cannot measure its distance from weights that it does not have. The head can: it has the
+newest weights, and from each host rows that its copy acted on.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
@@ -24,9 +25,10 @@ from clusterenv.plain.spaces import join_leaves, leaves_of
 from clusterenv.policies import recurrent
 from clusterenv.policies.base import Policy
 from clusterenv.policies.copy import PolicyCopy
-from clusterenv.rollout import FragmentPart
+from clusterenv.protocol.fragments import FragmentPart
+from clusterenv.protocol.policies import TakePolicy
+from clusterenv.protocol.requests import Measured
 from clusterenv.sync import SyncRule
-from clusterenv.wire.messages import Measured, TakePolicy
 
 # A recurrent policy is unrolled for so many steps: rows deep into a fragment cost too much.
 _UNROLLED_STEPS = 16
@@ -34,7 +36,7 @@ _UNROLLED_STEPS = 16
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some rows that a worker's copy acted on: leaves and arrays [k, …], or [T, k, …]."""
+    """Some rows that a host's copy acted on: leaves and arrays [k, …], or [T, k, …]."""
 
     version: int
     observations: list[Array]
@@ -50,11 +52,20 @@ class _Rows:
 
 @dataclass
 class _Entry:
-    """What is known about one worker's place."""
+    """What is known about one host."""
 
-    rows: _Rows
+    parts: dict[int, _Rows]
+    """Rows of one version, by the first slot of the fragment that they are from."""
     measured: Measured | None = None
     at_version: int = 0
+
+    @cached_property
+    def rows(self) -> _Rows:
+        """Of all parts; of sequences, which are costly, those of the latest."""
+        *others, latest = self.parts.values()
+        # Rows of steps come without the parameters that those of fragments bring.
+        alike = [one for one in others if one.behaviour.keys() == latest.behaviour.keys()]
+        return latest if latest.ended is not None or not alike else _join([*alike, latest])
 
     def is_due(self, newest: int, sparingly: bool) -> bool:
         """Measured at every version; or only once, and again whenever the lag has doubled."""
@@ -66,17 +77,17 @@ class _Entry:
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found about one worker."""
+    """What was found about one host."""
 
     measured: Measured
     realised: float | None
 
 
 class DivergenceMeter:
-    """Keeps rows of each worker, and measures on them when there is a new version.
+    """Keeps rows of each host, and measures on them when there is a new version.
 
     At most one batched forward pass per publish, and one more on new rows that a copy which was
-    behind acted on. Sparingly, per worker and fragment not more than the logarithm of how often
+    behind acted on. Sparingly, per host and fragment not more than the logarithm of how often
     one publishes meanwhile.
     """
 
@@ -87,66 +98,83 @@ class DivergenceMeter:
         self._observation_space, self._action_space = observation_space, action_space
         self._leaf_counts = len(leaves_of(observation_space)), len(leaves_of(action_space))
         self._lock = threading.Lock()
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[str, _Entry] = {}
         self._copy: PolicyCopy | None = None
         self._policy_id = 0
 
-    def latest(self, place: int) -> Measured | None:
-        """What was measured last for the worker in this place."""
-        entry = self._entries.get(place)
+    def latest(self, host: str) -> Measured | None:
+        """What was measured last for this host."""
+        entry = self._entries.get(host)
         return None if entry is None else entry.measured
 
-    def note_fragment(self, place: int, part: FragmentPart) -> None:
-        """A fragment has come back."""
-        if "outputs/log_prob" in part.arrays:
-            has_state = any(name.startswith("state/") for name in part.arrays)
-            rows = self._sequences(part) if has_state else self._scattered(part)
-            self._entries[place] = _Entry(rows)
+    def forget(self, host: str) -> None:
+        """This host is gone."""
+        self._entries.pop(host, None)
+
+    def note_fragment(self, host: str, num_slots: int, part: FragmentPart) -> None:
+        """A fragment of some of a host's slots has come back."""
+        if "outputs/log_prob" not in part.arrays:
+            return
+        has_state = any(name.startswith("state/") for name in part.arrays)
+        count = max(1, self._rule.rows * len(part.slots) // num_slots)
+        rows = self._sequences(part, count) if has_state else self._scattered(part, count)
+        before = self._entries.get(host)
+        parts = {} if before is None else dict(before.parts)
+        parts.pop(part.slots[0], None)
+        parts = {slot: one for slot, one in parts.items() if one.version == part.version}
+        self._entries[host] = _Entry({**parts, part.slots[0]: rows})
 
     def note_step(
-        self, place: int, observations: list[Array], actions: list[Array], acted: dict[str, Any]
+        self,
+        host: str,
+        first_slot: int,
+        observations: list[Array],
+        actions: list[Array],
+        acted: dict[str, Any],
     ) -> None:
         """A step with the policy has come back: what it acted on, and what it did."""
         if "log_prob" in acted:
             version = int(acted["version"][0])
             rows = _Rows(version, observations, actions, acted["log_prob"], {})
-            before = self._entries.get(place)
-            self._entries[place] = entry = _Entry(rows)
-            if before is not None and before.rows.version == version:
-                # Steps come much more often than fragments.
-                entry.measured, entry.at_version = before.measured, before.at_version
+            before = self._entries.get(host)
+            if before is None or before.rows.version != version:
+                self._entries[host] = _Entry({first_slot: rows})
+                return
+            # Steps come much more often than fragments: what was measured stays.
+            parts = {**before.parts, first_slot: rows}
+            self._entries[host] = _Entry(parts, before.measured, before.at_version)
 
-    def measure(self, newest: Publication, sparingly: bool) -> dict[int, Survey]:
-        """Measure where that is due; what was found, by place."""
+    def measure(self, newest: Publication, sparingly: bool) -> dict[str, Survey]:
+        """Measure where that is due; what was found, by host."""
         with self._lock:
             due = {}
-            for place, entry in list(self._entries.items()):
+            for host, entry in list(self._entries.items()):
                 if entry.rows.version < newest.policy_since:
                     # Another policy altogether: nothing to compare.
                     entry.measured = Measured(entry.rows.version, math.inf, 0.0, 0.0)
                 elif entry.is_due(newest.version, sparingly):
-                    due[place] = entry
+                    due[host] = entry
             if not due:
                 return {}
-            if self._policy_id != newest.take_policy.policy_id:
-                self._take_policy(newest.take_policy)
+            if self._policy_id != newest.policy.policy_id:
+                self._take_policy(newest.policy)
             realised = self._realised(due)
             assert self._copy is not None
             self._copy.take(newest.version, newest.snapshot.vector)
             found = self._compare(self._copy.policy, [entry.rows for entry in due.values()])
             surveys = {}
-            for (place, entry), measured in zip(due.items(), found, strict=True):
+            for (host, entry), measured in zip(due.items(), found, strict=True):
                 entry.at_version = newest.version
                 if measured is not None:
                     entry.measured = measured
-                    surveys[place] = Survey(measured, realised.get(place))
+                    surveys[host] = Survey(measured, realised.get(host))
             return surveys
 
     def _take_policy(self, take: TakePolicy) -> None:
         self._copy = PolicyCopy(pickle.loads(take.policy), take.layout)
         self._policy_id = take.policy_id
 
-    def _realised(self, due: dict[int, _Entry]) -> dict[int, float]:
+    def _realised(self, due: dict[str, _Entry]) -> dict[str, float]:
         """New rows against what was the newest version when they were collected."""
         assert self._copy is not None
         before = self._copy.version
@@ -158,20 +186,20 @@ class DivergenceMeter:
 
     # Which rows to keep.
 
-    def _scattered(self, part: FragmentPart) -> _Rows:
+    def _scattered(self, part: FragmentPart, count: int) -> _Rows:
         """Rows from everywhere in the fragment, always the same ones."""
         steps, slots = part.arrays["rewards"].shape
-        count = min(self._rule.rows, steps * slots)
+        count = min(count, steps * slots)
         # The multiples of the golden ratio lie evenly, however many one takes.
         spread = np.argsort(np.arange(steps * slots) * 0.6180339887498949 % 1)[:count]
         t, column = np.divmod(np.sort(spread), slots)
         return _map(self._rows(part), lambda array: array[t, column])
 
-    def _sequences(self, part: FragmentPart) -> _Rows:
+    def _sequences(self, part: FragmentPart, count: int) -> _Rows:
         """The first steps of some columns, for a policy that has to be unrolled."""
         steps, slots = part.arrays["rewards"].shape
         length = min(steps, _UNROLLED_STEPS)
-        count = min(slots, max(1, self._rule.rows // length))
+        count = min(slots, max(1, count // length))
         columns = np.arange(count) * slots // count
         state = {
             name.removeprefix("state/"): array[columns]
@@ -206,6 +234,8 @@ class DivergenceMeter:
     def _compare(self, policy: Policy, many: Sequence[_Rows]) -> list[Measured | None]:
         if many[0].ended is not None:
             return [self._measured(rows, *self._unroll(policy, rows)) for rows in many]
+        if len({frozenset(rows.behaviour) for rows in many}) > 1:
+            return [self._compare(policy, [rows])[0] for rows in many]
         together = _join(many)
         found = self._divergences(policy, together, None)
         if found is None:
@@ -270,7 +300,7 @@ def _join(many: Sequence[_Rows]) -> _Rows:
         return np.concatenate(list(arrays))
 
     return _Rows(
-        0,
+        many[0].version,
         [join(leaf) for leaf in zip(*(rows.observations for rows in many), strict=True)],
         [join(leaf) for leaf in zip(*(rows.actions for rows in many), strict=True)],
         join(rows.log_prob for rows in many),

@@ -1,4 +1,4 @@
-"""Places for workers that come by themselves, with a ticket instead of an invitation."""
+"""Places for hosts that come by themselves, with a ticket instead of an invitation."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Enrolment:
         return list(self._spares)
 
     def open(self, order: Order) -> None:
-        """There is a place for the worker of this order."""
+        """There is a place for the host of this order."""
         with self._lock:
             self._vacancies.append(order)
             self._match()
 
-    def withdraw(self, worker: str) -> None:
-        """The place of this worker, if it is still open, is no more."""
+    def withdraw(self, host: str) -> None:
+        """The place of this host, if it is still open, is no more."""
         with self._lock:
-            self._vacancies = deque(o for o in self._vacancies if o.worker != worker)
+            self._vacancies = deque(o for o in self._vacancies if o.host != host)
 
     def apply(self, applicant: str) -> None:
         """Somebody has come with a ticket."""

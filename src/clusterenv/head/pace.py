@@ -1,10 +1,11 @@
-"""How fast each worker is, and whether other shares of the slots would serve better."""
+"""How fast each host is, and whether other shares of the slots would serve better."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterenv.head.roster import Member, shares
+from clusterenv.head.fleet import Host
+from clusterenv.sharing import shares
 
 # Moving slots restarts their envs: only for a gain that is worth it, and not on a first look.
 _WORTHWHILE_GAIN = 0.9
@@ -13,25 +14,25 @@ _NEWEST_WEIGHT = 0.5
 
 
 class Pace:
-    """Measured speeds of workers, in env steps per second. Decides; opens nothing."""
+    """Measured speeds of hosts, in env steps per second. Decides; opens nothing."""
 
     def __init__(self) -> None:
         self._speeds: dict[str, float] = {}
         self._looks: dict[str, int] = {}
 
-    def note(self, member: Member, num_steps: int, seconds: float) -> None:
-        """A fragment of this many steps of each of the member's slots took so long."""
-        speed = len(member.slots) * num_steps / max(seconds, 1e-9)
-        before = self._speeds.get(member.worker, speed)
-        self._speeds[member.worker] = before + _NEWEST_WEIGHT * (speed - before)
-        self._looks[member.worker] = self._looks.get(member.worker, 0) + 1
+    def note(self, host: Host, num_steps: int, seconds: float) -> None:
+        """A fragment of this many steps of each of the host's slots took so long."""
+        speed = len(host.slots) * num_steps / max(seconds, 1e-9)
+        before = self._speeds.get(host.name, speed)
+        self._speeds[host.name] = before + _NEWEST_WEIGHT * (speed - before)
+        self._looks[host.name] = self._looks.get(host.name, 0) + 1
 
-    def better_shares(self, members: Sequence[Member]) -> list[float]:
+    def better_shares(self, hosts: Sequence[Host]) -> list[float]:
         """Weights to deal slots by, if that makes rollouts shorter by enough; else nothing."""
-        if any(self._looks.get(m.worker, 0) < _ROLLOUTS_BEFORE_MOVING for m in members):
+        if any(self._looks.get(h.name, 0) < _ROLLOUTS_BEFORE_MOVING for h in hosts):
             return []
-        speeds = [self._speeds[member.worker] for member in members]
-        sizes = [len(member.slots) for member in members]
+        speeds = [self._speeds[host.name] for host in hosts]
+        sizes = [len(host.slots) for host in hosts]
         dealt = shares(sum(sizes), speeds)
         now_s, then_s = _slowest_s(sizes, speeds), _slowest_s(dealt, speeds)
         if then_s > _WORTHWHILE_GAIN * now_s:
@@ -41,5 +42,5 @@ class Pace:
 
 
 def _slowest_s(sizes: Sequence[int], speeds: Sequence[float]) -> float:
-    """How long all workers take for one step of their slots."""
+    """How long all hosts take for one step of their slots."""
     return max(size / speed for size, speed in zip(sizes, speeds, strict=True))

@@ -8,7 +8,7 @@ from typing import Any
 from clusterenv.errors import RemoteError, RemoteTraceback
 from clusterenv.head.missing_modules import explain
 from clusterenv.plain.values import unpack
-from clusterenv.wire.messages import Raised
+from clusterenv.protocol.replies import Raised
 
 
 def rebuild(raised: Raised, whereabouts: str) -> BaseException:

@@ -1,57 +1,54 @@
-"""The head at one moment, for :mod:`clusterenv.cli.top`."""
+"""The head at one moment, for :mod:`clusterenv.tools.top`."""
 
 from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING
 
-from clusterenv.head.roster import Member
-from clusterenv.wire.status import Status, WorkerStatus
-
-if TYPE_CHECKING:
-    from clusterenv.head.head import Head
+from clusterenv.head.fleet import Fleet, Presence
+from clusterenv.protocol.worker_status import WorkerStatus
+from clusterenv.status.run_status import HostSummary, RunStatus, WorkerSummary
+from clusterenv.sync.ledger import Ledger
 
 
-def snapshot(head: Head) -> Status:
+def snapshot(run_id: str, num_envs: int, version: int, fleet: Fleet, ledger: Ledger) -> RunStatus:
     """What there is to see. Reads only; may be called by any thread, and asked again if it fails
     because the run went on meanwhile."""
-    ledger = head.crew.ledger
-    return Status(
-        run=head.run.id,
+    return RunStatus(
+        run=run_id,
         pid=os.getpid(),
-        host=socket.gethostname(),
-        address=head.crew.address,
+        machine=socket.gethostname(),
         uptime_s=ledger.uptime_s,
-        num_envs=head.num_envs,
-        version=head.crew.publisher.version,
-        workers=tuple(_worker(head, member) for member in list(head.roster.members)),
+        num_envs=num_envs,
+        version=version,
+        hosts=tuple(_host(presence, ledger) for presence in fleet.survey()),
         pulls_by_cause=ledger.pulls_by_cause,
         bytes_by_kind=ledger.bytes_by_kind,
         sync_bytes=ledger.sync_bytes,
         bytes_avoided=ledger.bytes_avoided,
+        shared_bytes=ledger.shared_bytes,
     )
 
 
-def _worker(head: Head, member: Member) -> WorkerStatus:
-    worker, ledger = member.worker, head.crew.ledger
-    host, pid = head.crew.reception.host_of(worker)
-    measured = ledger.latest_by_worker.get(worker)
-    return WorkerStatus(
-        worker=worker,
-        host=host,
-        pid=pid,
-        state=_state(member),
-        slots=len(member.slots),
-        rows=member.rows,
-        restarts=member.incarnation,
-        held=ledger.held_by_worker.get(worker),
+def _host(presence: Presence, ledger: Ledger) -> HostSummary:
+    name = presence.name
+    measured = ledger.latest_by_host.get(name)
+    return HostSummary(
+        name=name,
+        machine=presence.machine,
+        pid=presence.pid,
+        state=presence.state,
+        slots=len(presence.slots),
+        rows=presence.num_rows,
+        held=ledger.held_by_host.get(name),
         divergence=None if measured is None else measured.divergence,
-        pulls=ledger.pulls_by_worker.get(worker, 0),
+        pulls=ledger.pulls_by_host.get(name, 0),
+        restarts=presence.restarts,
+        workers=tuple(map(_worker, presence.workers)),
     )
 
 
-def _state(member: Member) -> str:
-    if member.leaving:
-        return "leaving"
-    return "ready" if member.joined else "joining"
+def _worker(worker: WorkerStatus) -> WorkerSummary:
+    return WorkerSummary(
+        worker.name, worker.pid, worker.state, len(worker.slots), worker.incarnation
+    )

@@ -1,1 +1,1 @@
-"""Launchers: start, watch and stop workers on an engine. One file per engine."""
+"""Launchers: start, watch and stop hosts on an engine. One file or folder per engine."""

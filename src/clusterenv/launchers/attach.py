@@ -1,4 +1,4 @@
-"""Workers that somebody else starts: by hand, or by any tool that can run a command."""
+"""Hosts that somebody else starts: by hand, or by any tool that can run a command."""
 
 from __future__ import annotations
 
@@ -10,46 +10,51 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterenv.launchers.base import Order, Status
+from clusterenv.launchers.parameters import check_count, names_valid_parameters
 from clusterenv.wire.addresses import ANYWHERE
 
 _log = logging.getLogger("clusterenv")
 
 
 class AttachLauncher:
-    """Waits for workers that come by themselves.
+    """Waits for hosts that come by themselves.
 
-    The run's ticket is written to ``key_file``, which only its owner can read. Copy it to wherever
-    workers are to run (it is a secret: whoever has it can join the run) and start there
+    The run's ticket is written to ``key_file``, which only its owner can read. Copy it to the
+    machines (it is a secret: whoever has it can join the run) and start on each
 
-    ``python -m clusterenv worker --key-file KEY_FILE``
+    ``python -m clusterenv host --key-file KEY_FILE``
 
-    More workers than the run has places for wait as spares; one takes over when a worker is lost.
-    A worker that crashed or was cut off applies again by itself.
+    A host runs as many workers as its machine has cores; ``--workers N`` says otherwise. More hosts
+    than the run has places for wait as spares; one takes over when a host is lost. A host that
+    crashed or was cut off applies again by itself.
 
     Args:
         key_file: Where to write the ticket. It is removed when the run ends.
-        towards: An address of where workers will be, by which the interface to listen on is
-            chosen. By default that of the default route.
+        hosts: How many hosts the run waits for.
+        towards: An address of where hosts will be, by which the interface to listen on is chosen.
+            By default that of the default route.
     """
 
-    spawns_here = False
-    shares_memory = False
+    trusted = False
     enrols = True
     watch_every_s = 1.0
+    workers_per_host: int | None = None
 
-    def __init__(self, key_file: str | Path, towards: str = ANYWHERE) -> None:
+    @names_valid_parameters
+    def __init__(self, key_file: str | Path, hosts: int = 1, towards: str = ANYWHERE) -> None:
         self.key_file = Path(key_file).expanduser()
+        self.num_hosts = check_count("hosts", hosts, advice="say how many hosts to wait for")
         self.towards = towards
         self._ticket = b""
         self._expected: set[str] = set()
 
     def start(self, orders: Sequence[Order]) -> None:
-        """Write the ticket; the workers come when somebody starts them."""
+        """Write the ticket; the hosts come when somebody starts them."""
         if not self._expected:
             self._write(orders[0].invitation)
-        self._expected.update(order.worker for order in orders)
+        self._expected.update(order.host for order in orders)
         _log.warning(
-            "waiting for %d worker(s): python -m clusterenv worker --key-file %s",
+            "waiting for %d host(s): python -m clusterenv host --key-file %s",
             len(orders),
             self.key_file,
         )
@@ -65,20 +70,24 @@ class AttachLauncher:
 
     def status(self) -> dict[str, Status]:
         """Nobody but the connection knows how they are."""
+        # A copy: the watcher asks while the user's thread replaces hosts.
         return {
-            worker: Status(ended=False, reason="its log is where it was started")
-            for worker in self._expected
+            host: Status(ended=False, reason="its log is where it was started")
+            for host in list(self._expected)
         }
 
-    def logs(self, worker: str) -> str:
-        """The log is where the worker was started."""
+    def logs(self, host: str) -> str:
+        """The log is where the host was started."""
         return ""
 
-    def stop(self, workers: Sequence[str], grace_s: float = 0.0) -> None:
+    def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
         """Forget them: without the head they end by themselves, after ``lease_s`` at the latest."""
-        self._expected.difference_update(workers)
+        self._expected.difference_update(hosts)
         if not self._expected:
             with contextlib.suppress(FileNotFoundError):
                 # Another run may have written its own ticket there meanwhile.
                 if self.key_file.read_bytes() == self._ticket:
                     self.key_file.unlink()
+
+    def enrolled(self, host: str, place: str) -> None:
+        """Whoever started it knows where it is."""

@@ -10,66 +10,69 @@ import sys
 import time
 from types import FrameType
 
-from clusterenv.launchers.local import LocalLauncher
-from clusterenv.launchers.processes import how_it_ended
+from clusterenv.children import in_words, python_environment
 from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE
 
 _FINAL = {0, 1, 2}
-"""Exit codes of a worker that is no longer wanted, or that says what is wrong here."""
+"""Exit codes of a host that is no longer wanted, or that says what is wrong here."""
 _PAUSE_S = 1.0
 
 
-def keep_attached(ticket: bytes) -> int:
-    """Run a worker with this ticket; when it crashes or loses its head, let another one apply.
+def keep_attached(ticket: bytes, workers: int | None = None) -> int:
+    """Run a host with this ticket; when it crashes or loses its head, let another one apply.
 
-    The worker is a process of its own, so that nothing of what its envs did stays with the next.
-    It ends with this process, however that ends. SIGTERM, SIGINT and SIGUSR1 make it hand its
-    slots back and leave; the second one ends it at once.
+    The host is a process of its own, so that nothing of what one did stays with the next. It ends
+    with this process, however that ends. SIGTERM, SIGINT and SIGUSR1 make it hand its slots back
+    and leave; the second one ends it at once.
+
+    Args:
+        ticket: One line of text.
+        workers: How many workers the host is to run; by default what the ticket says, or one per
+            core.
 
     Returns:
-        The exit code of the last worker.
+        The exit code of the last host.
     """
-    attendant = _Attendant()
+    attendant = _Attendant(workers)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, attendant.leave)
     while True:
         code = attendant.run(ticket)
         if attendant.is_leaving or code in _FINAL:
             return max(code, 0)
-        text = f"clusterenv worker: it ended ({how_it_ended(code)}); applying again"
+        text = f"clusterenv host: it ended ({in_words(code)}); applying again"
         print(text, file=sys.stderr, flush=True)
         attendant.pause()
 
 
 class _Attendant:
-    def __init__(self) -> None:
-        self._worker: subprocess.Popen[bytes] | None = None
+    def __init__(self, workers: int | None) -> None:
+        options = [] if workers is None else ["--workers", f"{workers}"]
+        self._command = [sys.executable, "-m", "clusterenv", "host", *options]
+        self._host: subprocess.Popen[bytes] | None = None
         self.is_leaving = False
 
     def run(self, ticket: bytes) -> int:
-        environment = LocalLauncher().environment()
+        environment = {**os.environ, **python_environment()}
         environment.pop(ENVIRONMENT_VARIABLE, None)
-        self._worker = subprocess.Popen(
-            [sys.executable, "-m", "clusterenv", "worker"],
-            stdin=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
+        self._host = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, env=environment, start_new_session=True
         )
-        assert self._worker.stdin is not None
-        # The pipe stays open: when it closes, the worker ends.
+        assert self._host.stdin is not None
+        # The pipe stays open: when it closes, the host ends.
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._worker.stdin.fileno(), ticket + b"\n")
-        code = self._worker.wait()
-        self._worker.stdin.close()
+            os.write(self._host.stdin.fileno(), ticket + b"\n")
+        code = self._host.wait()
+        self._host.stdin.close()
         return code
 
     def pause(self) -> None:
-        self._worker = None
+        self._host = None
         time.sleep(_PAUSE_S)
 
     def leave(self, number: int, _: FrameType | None) -> None:
-        if self._worker is None:
+        if self._host is None:
             raise SystemExit(0)
-        # In its first moments a worker has nothing to hand back, and just ends.
-        self._worker.send_signal(signal.SIGKILL if self.is_leaving else signal.SIGTERM)
+        # In its first moments a host has nothing to hand back, and just ends.
+        self._host.send_signal(signal.SIGKILL if self.is_leaving else signal.SIGTERM)
         self.is_leaving = True

@@ -1,43 +1,64 @@
-"""Workers as processes on this machine: the default."""
+"""Workers on this machine: the default."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from clusterenv.launchers.base import ONE_THREAD
+from clusterenv.children import python_environment
+from clusterenv.launchers.base import cores
+from clusterenv.launchers.parameters import (
+    check_count,
+    check_environment,
+    names_valid_parameters,
+)
 from clusterenv.launchers.processes import ProcessLauncher
 
 
 class LocalLauncher(ProcessLauncher):
-    """One process per worker, started with ``python -m clusterenv worker``.
+    """Workers are processes on this machine.
+
+    By default they belong to a host that is an object in the head's own process: nothing listens,
+    no keys are made. With ``hosts=4`` there are four hosts, each a process of its own behind an
+    encrypted connection, as on a cluster: to try a cluster's layout on a laptop.
 
     Args:
-        log_dir: Where each worker's output goes (``worker-0.0.log`` …). By default it goes to
-            files without a name, of which errors show the end.
+        hosts: How many host processes to start; None: none, the host is in the head's process.
+        log_dir: Where output goes (``host-0.0.log`` …). By default it goes to files without a
+            name, of which errors show the end.
         environment: Environment variables for the workers, on top of this process's own.
     """
 
     towards = "127.0.0.1"
-    spawns_here = True
-    shares_memory = True
+    trusted = True
 
+    @names_valid_parameters
     def __init__(
-        self, log_dir: str | Path | None = None, environment: dict[str, str] | None = None
+        self,
+        hosts: int | None = None,
+        log_dir: str | Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(log_dir)
-        self._environment = environment or {}
+        self.num_hosts = 0
+        self.workers_per_host: int | None = None
+        if hosts is not None:
+            advice = "None is for a host in the head's process"
+            self.num_hosts = check_count("hosts", hosts, advice=advice)
+            self.workers_per_host = max(1, cores() // self.num_hosts)
+        self.worker_environment = check_environment(environment)
+        """What the user wants workers to have, on top of this process's own environment."""
 
-    def command(self, worker: str) -> list[str]:
-        """What to run for this worker."""
-        return [sys.executable, "-m", "clusterenv", "worker"]
+    def with_hosts(self, hosts: int) -> LocalLauncher:
+        """The same, with so many host processes."""
+        return LocalLauncher(hosts, self.log_dir, self.worker_environment)
+
+    def command(self, host: str) -> list[str]:
+        """What to run for this host."""
+        return [sys.executable, "-m", "clusterenv", "host"]
 
     def environment(self) -> dict[str, str]:
-        """This process's own, and what makes a worker behave."""
-        # The worker must find this very package, however the head came by it.
-        package_root = str(Path(__file__).parents[2])
-        path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
-        # Unbuffered: what an env printed before it crashed must be in the log.
-        own = {**ONE_THREAD, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-        return {**os.environ, **own, **self._environment}
+        """That of a host or worker process here: this process's own, and what the user wants."""
+        return {**os.environ, **python_environment(), **self.worker_environment}

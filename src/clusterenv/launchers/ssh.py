@@ -1,4 +1,4 @@
-"""Workers on a list of hosts, reached by the system's own ssh."""
+"""Hosts on a list of machines, reached by the system's own ssh."""
 
 from __future__ import annotations
 
@@ -8,21 +8,30 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from clusterenv.launchers.base import ONE_THREAD, Order, Status
-from clusterenv.launchers.processes import ProcessLauncher, how_it_ended
+import msgspec
+
+from clusterenv.children import ChildProcess, in_words
+from clusterenv.launchers.base import Order, Status
+from clusterenv.launchers.parameters import (
+    check_count,
+    check_environment,
+    names_valid_parameters,
+)
+from clusterenv.launchers.processes import ProcessLauncher
+from clusterenv.wire.invitation import Invitation
 
 _ASK_TIMEOUT_S = 10.0
 _OPTIONS = (
     "BatchMode=yes",  # a question for a password would wait for ever
     "ConnectTimeout=20",
     "ServerAliveInterval=5",
-    "ControlMaster=no",  # the end of one worker's client must not be that of others
+    "ControlMaster=no",  # the end of one host's client must not be that of others
     "ClearAllForwardings=yes",
 )
-# A shell stays beside the worker, for ssh reports exit codes but no signals. Standard input and
+# A shell stays beside the host, for ssh reports exit codes but no signals. Standard input and
 # output may be one socket there, and on that nothing but the end of the head may cause a signal.
 _THERE = """oom() { grep ^oom_kill /proc/vmstat; } 2>/dev/null
 before=$(oom); "$@" >&2; code=$?
@@ -35,30 +44,35 @@ _SIGNALLED = 128
 # sshd drops connections when more than ten knock at once (MaxStartups).
 _KNOCK_AT_ONCE = 8
 _AVOID_S = 60.0
+_HOSTS_ADVICE = (
+    'give a list of names (["a", "b"]), a dict with workers ({"a": 8, "b": 4}), or the Path of a '
+    "file with a name and, if you like, its workers per line"
+)
 
 
 class SshLauncher(ProcessLauncher):
-    """One ssh connection per worker; a worker ends when its connection does.
+    """One ssh session and one host per machine; a host ends when its session does.
 
-    A worker goes to the host with the most room. A host that could not be reached, or whose worker
-    was lost without a word, is avoided for a minute, if there are others. ssh must work without a
-    password (keys, an agent), as the user's ssh configuration says.
+    A host that is lost is replaced on its own machine. A machine that could not be reached, or
+    whose host was lost without a word, is avoided for a minute: meanwhile others take two. ssh must
+    work without a password (keys, an agent), as the user's ssh configuration says.
 
     Args:
-        hosts: Names as ssh takes them, with how many workers each is meant for (``{"a": 4,
-            "b": 2}``), or a list of names (all alike), or the path of a file with a host and a
-            count per line.
-        python: The Python to run on the hosts. By default the path of the head's own.
+        hosts: Names as ssh takes them, with how many workers each machine is to run (``{"a": 8,
+            "b": 4}``), or a list of names (as many workers as a machine has cores), or the path of
+            a file with a name and, where not all cores are meant, a number per line.
+        python: The Python to run there. By default the path of the head's own.
         setup: Shell commands to run before: ``"module load cuda"``, ``"source env/bin/activate"``.
         ssh: The ssh command and its options.
-        environment: Environment variables for the workers.
-        log_dir: Where each worker's output goes here (``worker-0.0.log`` …). By default it goes to
+        environment: Environment variables for the workers. They travel with the key, and so are
+            on no command line.
+        log_dir: Where each host's output goes here (``host-0.0.log`` …). By default it goes to
             files without a name, of which errors show the end.
     """
 
-    spawns_here = False
-    shares_memory = False
+    trusted = False
 
+    @names_valid_parameters
     def __init__(
         self,
         hosts: Mapping[str, int] | Sequence[str] | Path,
@@ -70,10 +84,11 @@ class SshLauncher(ProcessLauncher):
         log_dir: str | Path | None = None,
     ) -> None:
         super().__init__(log_dir)
-        self._room_by_host = _room_by_host(hosts)
+        self._workers_by_machine = _read_hosts(hosts)
+        self.num_hosts = len(self._workers_by_machine)
         self._ssh, self._python, self._setup = tuple(ssh), python, setup
-        self._environment = {**ONE_THREAD, "PYTHONUNBUFFERED": "1", **(environment or {})}
-        self._host_by_worker: dict[str, str] = {}
+        self._environment = check_environment(environment)
+        self._machine_by_host: dict[str, str] = {}
         self._avoid_until: dict[str, float] = {}
         if shutil.which(self._ssh[0]) is None:
             raise ValueError(
@@ -81,16 +96,17 @@ class SshLauncher(ProcessLauncher):
             )
 
     @property
-    def room(self) -> int:
-        """How many workers the hosts have room for."""
-        return sum(self._room_by_host.values())
+    def workers_per_host(self) -> int | None:
+        """The number that was given for all machines alike; else each machine is told its own."""
+        numbers = set(self._workers_by_machine.values())
+        return numbers.pop() if len(numbers) == 1 else None
 
     @property
     def towards(self) -> str:
-        """Where the first host is, as ssh's configuration says."""
-        host = next(iter(self._room_by_host))
+        """Where the first machine is, as ssh's configuration says."""
+        machine = next(iter(self._workers_by_machine))
         answer = subprocess.run(
-            [*self._ssh, "-G", host],
+            [*self._ssh, "-G", machine],
             check=False,
             capture_output=True,
             text=True,
@@ -100,99 +116,124 @@ class SshLauncher(ProcessLauncher):
             key, _, value = line.partition(" ")
             if key == "hostname":
                 return value
-        raise ValueError(f"ssh does not know {host!r}: {answer.stderr.strip()}")
+        raise ValueError(f"ssh does not know {machine!r}: {answer.stderr.strip()}")
 
     def start(self, orders: Sequence[Order]) -> None:
-        """Start these workers; do not wait for them."""
+        """Start these hosts; do not wait for them."""
         for order in orders:
-            self._host_by_worker[order.worker] = self._choose_host()
+            self._machine_by_host[order.host] = self._choose_machine()
             super().start([order])
 
-    def _choose_host(self) -> str:
-        used, now = Counter(self._host_by_worker.values()), time.monotonic()
+    def _choose_machine(self) -> str:
+        """The first without a host: for a replacement, the machine of the host that was lost."""
+        used, now = Counter(self._machine_by_host.values()), time.monotonic()
 
-        def burden(host: str) -> tuple[bool, float]:
-            return now < self._avoid_until.get(host, 0.0), used[host] / self._room_by_host[host]
+        def burden(machine: str) -> tuple[bool, int]:
+            return now < self._avoid_until.get(machine, 0.0), used[machine]
 
-        return min(self._room_by_host, key=burden)
+        return min(self._workers_by_machine, key=burden)
 
-    def command(self, worker: str) -> list[str]:
-        """What to run, here, for this worker."""
-        host = self._host_by_worker[worker]
+    def command(self, host: str) -> list[str]:
+        """What to run, here, for this host."""
+        machine = self._machine_by_host[host]
         options = [word for option in _OPTIONS for word in ("-o", option)]
-        ssh = [*self._ssh, "-T", *options, host, self.remote_command()]
-        wait_s = (Counter(self._host_by_worker.values())[host] - 1) // _KNOCK_AT_ONCE
+        ssh = [*self._ssh, "-T", *options, machine, self.remote_command(machine)]
+        wait_s = (Counter(self._machine_by_host.values())[machine] - 1) // _KNOCK_AT_ONCE
         return ["sh", "-c", f'sleep {wait_s}; exec "$@"', "sh", *ssh] if wait_s else ssh
 
-    def remote_command(self) -> str:
+    def remote_command(self, machine: str) -> str:
         """What to run there, in the user's own shell."""
-        variables = [f"{name}={value}" for name, value in self._environment.items()]
-        worker = shlex.join(["env", *variables, self._python, "-m", "clusterenv", "worker"])
-        start = f"exec sh -c '{_THERE}' sh {worker}"
+        # Unbuffered: what an env printed before it crashed must be in the log.
+        host = ["env", "PYTHONUNBUFFERED=1", self._python, "-m", "clusterenv", "host"]
+        workers = self._workers_by_machine[machine]
+        if workers is not None:
+            host += ["--workers", f"{workers}"]
+        start = f"exec sh -c '{_THERE}' sh {shlex.join(host)}"
         return f"{self._setup}\n{start}" if self._setup else start
 
+    def invitation(self, order: Order) -> bytes:
+        """The first line of its standard input, which brings the user's variables as well."""
+        if not self._environment:
+            return order.invitation
+        invitation = Invitation.from_bytes(order.invitation)
+        return msgspec.structs.replace(invitation, environment=self._environment).to_bytes()
+
     def status(self) -> dict[str, Status]:
-        """Each worker that was started and not yet stopped, with its host."""
+        """Each host that was started and not yet stopped, with its machine."""
         return {
-            worker: self._at(host, worker, how)
-            for worker, how in super().status().items()
+            host: self._at(machine, host, how)
+            for host, how in super().status().items()
             # None: it has been stopped meanwhile, by another thread.
-            if (host := self._host_by_worker.get(worker)) is not None
+            if (machine := self._machine_by_host.get(host)) is not None
         }
 
-    def _at(self, host: str, worker: str, how: Status) -> Status:
+    def _at(self, machine: str, host: str, how: Status) -> Status:
         if not how.ended:
-            return Status(ended=False, reason=f"started on ssh host {host}")
+            return Status(ended=False, reason=f"started on ssh host {machine}")
         if how.reason:
-            return Status(ended=True, reason=f"{how.reason} on ssh host {host}")
-        self._avoid(host)
-        said = self.logs(worker).strip().rpartition("\n")[2]
+            return Status(ended=True, reason=f"{how.reason} on ssh host {machine}")
+        self._avoid(machine)
+        said = self.logs(host).strip().rpartition("\n")[2]
         return Status(
-            ended=True, reason=f"ssh to host {host} failed: {said or 'it does not say why'}"
+            ended=True, reason=f"ssh to host {machine} failed: {said or 'it does not say why'}"
         )
 
-    def _status(self, code: int | None) -> Status:
+    def _status(self, child: ChildProcess) -> Status:
+        code = child.exit_code()
         if code is None:
             return Status(ended=False)
         if code == _SSH_FAILED:
             return Status(ended=True)
-        return Status(
-            ended=True, reason=how_it_ended(_SIGNALLED - code if code > _SIGNALLED else code)
-        )
+        return Status(ended=True, reason=in_words(_SIGNALLED - code if code > _SIGNALLED else code))
 
-    def stop(self, workers: Sequence[str], grace_s: float = 0.0) -> None:
-        """End these workers, forget them; let them end by themselves for ``grace_s`` first."""
-        for worker, how in self.status().items():
-            if worker in workers and not how.ended and not grace_s:
-                self._avoid(self._host_by_worker[worker])
-        super().stop(workers, grace_s)
-        for worker in workers:
-            self._host_by_worker.pop(worker, None)
+    def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
+        """End these hosts, forget them; let them end by themselves for ``grace_s`` first."""
+        for host, how in self.status().items():
+            if host in hosts and not how.ended and not grace_s:
+                self._avoid(self._machine_by_host[host])
+        super().stop(hosts, grace_s)
+        for host in hosts:
+            self._machine_by_host.pop(host, None)
 
-    def _avoid(self, host: str) -> None:
-        self._avoid_until[host] = time.monotonic() + _AVOID_S
+    def _avoid(self, machine: str) -> None:
+        self._avoid_until[machine] = time.monotonic() + _AVOID_S
 
 
-def _room_by_host(hosts: Mapping[str, int] | Sequence[str] | Path) -> dict[str, int]:
-    if isinstance(hosts, str):
-        raise TypeError(f"hosts={hosts!r}: give a list of names, a dict with counts, or a Path")
+def _read_hosts(hosts: Mapping[str, int] | Sequence[str] | Path) -> dict[str, int | None]:
+    """How many workers each machine is to run, by name; None: as many as it has cores."""
+    if isinstance(hosts, str | bytes) or not isinstance(hosts, Mapping | Sequence | Path):
+        raise TypeError(f"hosts={hosts!r}: {_HOSTS_ADVICE}")
+    machines: dict[str, int | None] = {}
+    for machine, workers in _pairs(hosts):
+        if machine in machines:
+            raise ValueError(
+                f"hosts={hosts!r} has {machine!r} twice: one host runs all of a machine's workers; "
+                f"for two workers say {{{machine!r}: 2}}"
+            )
+        machines[machine] = workers
+    if not machines:
+        raise ValueError(f"hosts={hosts!r} has no name in it: {_HOSTS_ADVICE}")
+    return machines
+
+
+def _pairs(hosts: Mapping[str, int] | Sequence[str] | Path) -> Iterator[tuple[str, int | None]]:
     if isinstance(hosts, Path):
-        room = _read_hosts(hosts)
+        yield from _lines_of(hosts)
+    elif isinstance(hosts, Mapping):
+        for machine, workers in hosts.items():
+            yield machine, check_count(f"hosts: workers of {machine!r}", workers)
     else:
-        room = dict(hosts) if isinstance(hosts, Mapping) else dict(Counter(hosts))
-    if not room or any(count < 1 for count in room.values()):
-        raise ValueError(f"hosts={hosts!r}: at least one host, and at least one worker on each")
-    return room
+        yield from ((machine, None) for machine in hosts)
 
 
-def _read_hosts(path: Path) -> dict[str, int]:
-    counts: dict[str, int] = {}
+def _lines_of(path: Path) -> Iterator[tuple[str, int | None]]:
     for number, line in enumerate(path.read_text().splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
-        host, count = words[0], words[1] if len(words) > 1 else "1"
-        if len(words) > 2 or not count.isdigit():
-            raise ValueError(f"{path}, line {number}: expected a host and a count, got {line!r}")
-        counts[host] = counts.get(host, 0) + int(count)
-    return counts
+        if len(words) > 2 or not all(word.isdigit() and int(word) for word in words[1:]):
+            raise ValueError(
+                f"{path}, line {number}: expected a name and, if you like, its number of workers, "
+                f"got {line!r}"
+            )
+        yield words[0], int(words[1]) if len(words) > 1 else None

@@ -74,11 +74,14 @@ def _join(space: Space[Any], remaining: Iterator[Any]) -> Any:
     return next(remaining)
 
 
-def rows_of(slots: Sequence[int]) -> slice | list[int]:
-    """An index of the rows of ``slots`` (ascending): a slice, which is cheaper, where it can be."""
+def rows_of(slots: Sequence[int], first: int = 0) -> slice | list[int]:
+    """An index of the rows of ``slots`` (ascending), where row 0 is slot ``first``.
+
+    A slice, which is cheaper, where it can be.
+    """
     if slots[-1] - slots[0] + 1 == len(slots):
-        return slice(slots[0], slots[-1] + 1)
-    return list(slots)
+        return slice(slots[0] - first, slots[-1] + 1 - first)
+    return [slot - first for slot in slots]
 
 
 def pick_rows(rows: Sequence[int], values: Any) -> Any:

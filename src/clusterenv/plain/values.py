@@ -1,8 +1,8 @@
 """Plain Python values ⇄ bytes, exactly: a tuple stays a tuple, a numpy scalar keeps its dtype.
 
 Unlike pickle, decoding builds data only and runs nothing. Objects that plain data cannot express
-are pickled only where the caller allows it (promise 10 in ARCHITECTURE.md): from head to worker,
-or from workers that this process spawned itself, or when the user trusts the workers.
+are pickled only where the caller allows it (Security in ARCHITECTURE.md): from the head to hosts
+and workers, from those that this process started itself, or when the user trusts the workers.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from clusterenv.errors import ProtocolError
 from clusterenv.plain.values import dtype_of_plain_data
 from clusterenv.policies.base import Policy
 from clusterenv.policies.encoding import Layout, decode, round_to_bf16
-from clusterenv.wire.messages import Weights, WeightsNearby
 
 
 def layout_of(weights: Mapping[str, Array]) -> Layout:
@@ -61,42 +60,41 @@ def _refuse_not_a_number(name: str, array: Array) -> None:
 
 
 class PolicyCopy:
-    """A policy whose weights change only as a whole, after a check."""
+    """A policy whose weights change only as a whole."""
 
     def __init__(self, policy: Policy, layout: bytes) -> None:
         self.policy = policy
         self.version = 0
-        self._layout = msgspec.msgpack.decode(layout, type=Layout)
-        self._vector: bytearray | None = None
+        self._layout = decode_layout(layout)
 
-    @property
-    def num_bytes(self) -> int:
-        """The size of the decoded vector."""
-        return sum(math.prod(shape) * np.dtype(dtype).itemsize for _, dtype, shape in self._layout)
-
-    def load(self, message: Weights, data: Buffer) -> bytearray:
-        """Take the weights of a version, and return them; ProtocolError if they are damaged."""
-        base = self._vector if message.base == self.version else None
-        vector = decode(message.encoding, data, self._layout, base)
-        if zlib.crc32(vector) != message.checksum:
-            raise ProtocolError(f"the weights of version {message.version} are damaged")
-        self.take(message.version, vector)
-        # Kept where the next weights may come as the difference to these.
-        self._vector = None if message.encoding == "raw" else vector
-        return vector
-
-    def load_vector(self, message: WeightsNearby, vector: bytearray) -> bool:
-        """Take a decoded vector; False if it is not that of the version."""
-        if zlib.crc32(vector) != message.checksum:
-            return False
-        self.take(message.version, vector)
-        self._vector = vector
-        return True
-
-    def take(self, version: int, vector: bytearray) -> None:
+    def take(self, version: int, vector: Buffer | bytearray) -> None:
         """Act with a copy of ``vector`` from now on: a policy may write to its weights."""
         self.policy.load(split_vector(self._layout, bytearray(vector)))
         self.version = version
+
+
+class Received:
+    """Weights as they come through a socket: decoded and checked, kept for the next difference."""
+
+    def __init__(self) -> None:
+        self._version, self._vector = 0, bytearray()
+
+    def decode(
+        self, layout: bytes, version: int, encoding: str, base: int, checksum: int, data: Buffer
+    ) -> bytearray:
+        """The vector of a version; ProtocolError if it is damaged."""
+        before = self._vector if base and base == self._version else None
+        vector = decode(encoding, data, decode_layout(layout), before)
+        if zlib.crc32(vector) != checksum:
+            raise ProtocolError(f"the weights of version {version} are damaged")
+        self._version, self._vector = version, vector
+        return vector
+
+
+def decode_layout(data: bytes) -> Layout:
+    """What :func:`encode_layout` made."""
+    layout: Layout = msgspec.msgpack.decode(data, type=Layout)
+    return layout
 
 
 def split_vector(layout: Layout, vector: bytearray) -> dict[str, Array]:

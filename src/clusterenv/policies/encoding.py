@@ -1,7 +1,7 @@
-"""Weights as they travel: raw, rounded to bf16, or as the difference to what the worker has.
+"""Weights as they travel: raw, rounded to bf16, or as the difference to what the host has.
 
 All work on the flat vector of :class:`~clusterenv.policies.copy.Snapshot`. With ``bf16`` and
-``delta`` a version *is* the rounded vector: head and workers hold the same bytes.
+``delta`` a version *is* the rounded vector: head and hosts hold the same bytes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ Layout = tuple[tuple[str, str, tuple[int, ...]], ...]
 _FLOAT32 = "<f4"
 
 
-def check_encoding(encoding: str) -> None:
-    """ValueError if there is no such encoding."""
+def check_encoding(encoding: str) -> str:
+    """``encoding`` itself; ValueError if there is no such encoding."""
     if encoding not in ENCODINGS:
         raise ValueError(f"encoding={encoding!r} must be one of {', '.join(ENCODINGS)}")
+    return encoding
 
 
 def round_to_bf16(vector: bytearray, layout: Layout) -> None:
@@ -40,7 +41,7 @@ def round_to_bf16(vector: bytearray, layout: Layout) -> None:
 def encode(
     vector: bytearray, layout: Layout, encoding: str, base: bytearray | None
 ) -> tuple[str, Buffer]:
-    """How ``vector`` is sent to a worker that holds ``base``: what was done, and the bytes."""
+    """How ``vector`` is sent to a host that holds ``base``: what was done, and the bytes."""
     if encoding == "raw":
         return "raw", memoryview(vector)
     codes, rest = _split(vector, layout)

@@ -1,4 +1,4 @@
-"""When workers pull newly published weights, and the record of what that took."""
+"""When hosts pull newly published weights, and the record of what that took."""
 
 from clusterenv.sync.rules import (
     AGE,

@@ -35,14 +35,14 @@ def summary(ledger: Ledger) -> dict[str, float]:
 
 
 def table(ledger: Ledger) -> str:
-    """Pulls by worker and cause, bytes by kind, and what was avoided: plain text."""
-    lines = [f"{'worker':<14}{'pulls':>7}  causes"]
-    for worker, pulls in sorted(_by_worker(ledger).items()):
+    """Pulls by host and cause, bytes by kind, and what was avoided: plain text."""
+    lines = [f"{'host':<14}{'pulls':>7}  causes"]
+    for host, pulls in sorted(_by_host(ledger).items()):
         causes: dict[str, int] = defaultdict(int)
         for pull in pulls:
             causes[pull.cause] += 1
         told = ", ".join(f"{cause} {count}" for cause, count in sorted(causes.items()))
-        lines.append(f"{worker:<14}{len(pulls):>7}  {told}")
+        lines.append(f"{host:<14}{len(pulls):>7}  {told}")
     lines += ["", f"{'message':<18}{'bytes':>14}"]
     kinds = sorted(ledger.bytes_by_kind.items(), key=lambda pair: -pair[1])
     lines += [f"{kind:<18}{size:>14,}" for kind, size in kinds]
@@ -65,9 +65,9 @@ def draw(ledger: Ledger, file: str | Path) -> None:
         raise ImportError("a picture needs matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=(11, 7), layout="constrained")
     (top_left, top_right), (bottom_left, bottom_right) = figure.subplots(2, 2)
-    for index, (worker, pulls) in enumerate(sorted(_by_worker(ledger).items())):
-        # In lockstep the workers' lines lie on each other: dashes let both show.
-        style = {"where": "post", "label": worker, "linestyle": ("-", "--", ":")[index % 3]}
+    for index, (host, pulls) in enumerate(sorted(_by_host(ledger).items())):
+        # In lockstep the hosts' lines lie on each other: dashes let both show.
+        style = {"where": "post", "label": host, "linestyle": ("-", "--", ":")[index % 3]}
         times = [pull.time_s for pull in pulls]
         top_left.step(times, range(1, len(pulls) + 1), **style)
         top_right.step(times, [pull.version for pull in pulls], **style)
@@ -77,8 +77,8 @@ def draw(ledger: Ledger, file: str | Path) -> None:
     )
     _draw_divergences(ledger, bottom_left)
     _draw_bytes(ledger, bottom_right)
-    top_left.set(xlabel="seconds", ylabel="pulls", title="Cumulative pulls per worker")
-    top_right.set(xlabel="seconds", ylabel="version", title="Version that each worker holds")
+    top_left.set(xlabel="seconds", ylabel="pulls", title="Cumulative pulls per host")
+    top_right.set(xlabel="seconds", ylabel="version", title="Version that each host holds")
     for axes in (top_left, top_right, bottom_right):
         if axes.get_legend_handles_labels()[0]:
             axes.legend()
@@ -101,11 +101,11 @@ def _draw_divergences(ledger: Ledger, axes: Any) -> None:
 
 def _draw_bytes(ledger: Ledger, axes: Any) -> None:
     pulls = [pull for pull in ledger.pulls if pull.cause != EVALUATION]
-    workers = len({pull.worker for pull in pulls})
+    hosts = len({pull.host for pull in pulls})
     versions = ledger.versions
     axes.plot(
         [v.time_s for v in versions],
-        np.cumsum([v.bytes * workers for v in versions]) / 1e6,
+        np.cumsum([v.bytes * hosts for v in versions]) / 1e6,
         color="grey",
         label="pulling every version in full",
     )
@@ -113,9 +113,9 @@ def _draw_bytes(ledger: Ledger, axes: Any) -> None:
     axes.set(xlabel="seconds", ylabel="MB of weights", title="Bytes of weights", yscale="log")
 
 
-def _by_worker(ledger: Ledger) -> dict[str, list[Pull]]:
+def _by_host(ledger: Ledger) -> dict[str, list[Pull]]:
     pulls: dict[str, list[Pull]] = defaultdict(list)
     for pull in ledger.pulls:
         if pull.cause != EVALUATION:
-            pulls[pull.worker].append(pull)
+            pulls[pull.host].append(pull)
     return pulls

@@ -10,7 +10,7 @@ from clusterenv.sync.rules import EVALUATION
 
 # Records beyond this many are forgotten, the oldest first; totals are not.
 _KEPT = 100_000
-# A sync rule has a handful; a worker could make up any number.
+# A sync rule has a handful; a host could make up any number.
 _MOST_CAUSES = 100
 _ANNOUNCEMENTS = ("Announce", "Pull", "Pulled")
 
@@ -28,11 +28,11 @@ class Version:
 
 @dataclass(frozen=True)
 class Pull:
-    """A worker fetched weights."""
+    """A host fetched weights."""
 
     time_s: float
     """Since the run began."""
-    worker: str
+    host: str
     version: int
     held: int
     """The version that it had before; 0 for none."""
@@ -45,16 +45,16 @@ class Pull:
 
     @property
     def lag(self) -> int:
-        """How many versions the worker was behind."""
+        """How many versions the host was behind."""
         return self.version - self.held
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """The head measured how far a worker's copy is from the newest version."""
+    """The head measured how far a host's copy is from the newest version."""
 
     time_s: float
-    worker: str
+    host: str
     held: int
     newest: int
     divergence: float
@@ -65,7 +65,7 @@ class Measurement:
 
 
 class Ledger:
-    """What moved between head and workers. Written by the head's threads, read by anyone."""
+    """What moved between head and hosts. Written by the head's threads, read by anyone."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -74,16 +74,25 @@ class Ledger:
         self._pulls: deque[Pull] = deque(maxlen=_KEPT)
         self._latencies_s: deque[float] = deque(maxlen=_KEPT)
         self._measurements: deque[Measurement] = deque(maxlen=_KEPT)
-        self._pulls_by_worker: Counter[str] = Counter()
+        self._pulls_by_host: Counter[str] = Counter()
         self._pulls_by_cause: Counter[str] = Counter()
         self._pulling: set[str] = set()
         self._bytes_of_always_pulling = 0
-        self._held_by_worker: dict[str, int] = {}
-        self._latest_by_worker: dict[str, Measurement] = {}
+        self._shared_bytes = 0
+        self._held_by_host: dict[str, int] = {}
+        self._latest_by_host: dict[str, Measurement] = {}
 
     def count(self, kind: str, num_bytes: int) -> None:
         """Bytes of a message that went through the socket."""
         self._bytes_by_kind[kind] += num_bytes
+
+    def count_shared(self, num_bytes: int) -> None:
+        """Bytes of weights that were copied into shared memory, and through no socket."""
+        self._shared_bytes += num_bytes
+
+    def forget(self, host: str) -> None:
+        """A host is gone: it would not have pulled later versions."""
+        self._pulling.discard(host)
 
     def record_version(self, version: int, num_bytes: int) -> None:
         """Weights were published."""
@@ -92,33 +101,34 @@ class Ledger:
 
     def record_pull(
         self,
-        worker: str,
+        host: str,
         version: int,
         *,
         held: int,
         cause: str,
         num_bytes: int,
         threshold: float,
+        shares_memory: bool = False,
     ) -> None:
-        """A worker that has ``held`` is being sent ``version``."""
-        self._pulls.append(Pull(self._now_s(), worker, version, held, cause, num_bytes, threshold))
-        self._pulls_by_worker[worker] += 1
+        """A host that has ``held`` is being sent ``version``; or takes it from shared memory."""
+        self._pulls.append(Pull(self._now_s(), host, version, held, cause, num_bytes, threshold))
+        self._pulls_by_host[host] += 1
         known = cause in self._pulls_by_cause or len(self._pulls_by_cause) < _MOST_CAUSES
         self._pulls_by_cause[cause if known else "other"] += 1
         if cause != EVALUATION:
-            self._held_by_worker[worker] = version
-        if cause != EVALUATION and worker not in self._pulling:
+            self._held_by_host[host] = version
+        if cause != EVALUATION and not shares_memory and host not in self._pulling:
             # From here on it would have pulled every version.
-            self._pulling.add(worker)
+            self._pulling.add(host)
             self._bytes_of_always_pulling += self._versions[-1].bytes
 
     def record_latency(self, seconds: float) -> None:
-        """A worker has loaded what it asked for so long ago."""
+        """A host has loaded what it asked for so long ago."""
         self._latencies_s.append(seconds)
 
     def record_measurement(
         self,
-        worker: str,
+        host: str,
         *,
         held: int,
         newest: int,
@@ -127,10 +137,10 @@ class Ledger:
         effective_sample_size: float,
         realised: float | None,
     ) -> None:
-        """The divergence of a worker's copy from the newest version was measured."""
+        """The divergence of a host's copy from the newest version was measured."""
         measurement = Measurement(
             self._now_s(),
-            worker,
+            host,
             held,
             newest,
             divergence,
@@ -139,7 +149,7 @@ class Ledger:
             realised,
         )
         self._measurements.append(measurement)
-        self._latest_by_worker[worker] = measurement
+        self._latest_by_host[host] = measurement
 
     def _now_s(self) -> float:
         return time.monotonic() - self._started
@@ -150,14 +160,14 @@ class Ledger:
         return self._now_s()
 
     @property
-    def held_by_worker(self) -> dict[str, int]:
-        """The version that each worker was sent last, to act with."""
-        return dict(self._held_by_worker)
+    def held_by_host(self) -> dict[str, int]:
+        """The version that each host was sent last, to act with."""
+        return dict(self._held_by_host)
 
     @property
-    def latest_by_worker(self) -> dict[str, Measurement]:
-        """The latest measured divergence of each worker."""
-        return dict(self._latest_by_worker)
+    def latest_by_host(self) -> dict[str, Measurement]:
+        """The latest measured divergence of each host."""
+        return dict(self._latest_by_host)
 
     @property
     def versions(self) -> list[Version]:
@@ -176,7 +186,7 @@ class Ledger:
 
     @property
     def pull_latencies_s(self) -> list[float]:
-        """How long each pull took a worker, from asking to having loaded."""
+        """How long each pull took a host, from asking to having loaded."""
         return list(self._latencies_s)
 
     @property
@@ -185,13 +195,18 @@ class Ledger:
         return dict(self._bytes_by_kind)
 
     @property
-    def pulls_by_worker(self) -> dict[str, int]:
-        """How often each worker has pulled."""
-        return dict(self._pulls_by_worker)
+    def shared_bytes(self) -> int:
+        """Bytes of weights that hosts in this process took by shared memory."""
+        return self._shared_bytes
+
+    @property
+    def pulls_by_host(self) -> dict[str, int]:
+        """How often each host has pulled."""
+        return dict(self._pulls_by_host)
 
     @property
     def pulls_by_cause(self) -> dict[str, int]:
-        """How often workers pulled for each reason."""
+        """How often hosts pulled for each reason."""
         return dict(self._pulls_by_cause)
 
     @property
@@ -205,7 +220,7 @@ class Ledger:
 
     @property
     def bytes_of_always_pulling(self) -> int:
-        """What the weights would have cost, had each worker pulled every version in full."""
+        """What the weights would have cost, had each host pulled every version in full."""
         return self._bytes_of_always_pulling
 
     @property

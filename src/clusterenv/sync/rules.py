@@ -1,4 +1,4 @@
-"""Sync rules: does a worker pull the newest weights now? Pure decisions, made on the worker."""
+"""Sync rules: does a host pull the newest weights now? Pure decisions, made on the host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVALUATION = "evaluation"
 
 @dataclass(frozen=True)
 class News:
-    """What a worker knows when it decides."""
+    """What a host knows when it decides."""
 
     held: int
     """The version it holds; 0 for none."""
@@ -36,20 +36,20 @@ class News:
     pulled_bytes: int = 0
     """The time and size of the last pull."""
     first_slot: int = 0
-    """Tells workers apart."""
+    """Tells hosts apart."""
 
     @property
     def lag(self) -> int:
-        """How many versions the worker is behind."""
+        """How many versions the host is behind."""
         return self.newest - self.held
 
 
 class SyncRule(Protocol):
-    """Travels to the workers, and decides there; each worker has its own."""
+    """Travels to the hosts, and decides there; each host has its own."""
 
     @property
     def rows(self) -> int:
-        """On how many rows of each worker the head measures the divergence; 0: not at all."""
+        """On how many rows of each host the head measures the divergence; 0: not at all."""
 
     @property
     def measure(self) -> str:
@@ -57,10 +57,10 @@ class SyncRule(Protocol):
 
     @property
     def threshold(self) -> float:
-        """The divergence above which a worker pulls now, for the ledger; 0 if there is none."""
+        """The divergence above which a host pulls now, for the ledger; 0 if there is none."""
 
     def cause_to_pull(self, news: News) -> str | None:
-        """Why the worker pulls now, in a word for the ledger; None if it does not."""
+        """Why the host pulls now, in a word for the ledger; None if it does not."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ _MOST_OWED = 4.0  # pulls
 
 @dataclass(frozen=True)
 class Decision:
-    """A worker has just decided."""
+    """A host has just decided."""
 
     news: News
     pulled: bool
@@ -129,7 +129,7 @@ class PullRate:
         """How much more than its share this decision was.
 
         The share is that of the whole run: what was pulled too often, or not often enough, while
-        the threshold did not fit yet is made up for. Gently, and up to a few pulls: no worker
+        the threshold did not fit yet is made up for. Gently, and up to a few pulls: no host
         should wait for long.
         """
         share = self.share * (1 - min(max(0.3 * self._overspent, -0.5), 0.5))
@@ -140,7 +140,7 @@ class PullRate:
 
 @dataclass(frozen=True)
 class BytesPerSecond:
-    """Spend this many bytes of weights per second and worker."""
+    """Spend this many bytes of weights per second and host."""
 
     budget: float
 
@@ -175,7 +175,7 @@ class AdaptiveSync:
     """Pull when the policy has drifted: adaptive policy synchronization (APS).
 
     The head measures how far the newest policy is from the copy that acts, on rows that the copy
-    has just acted on, and tells the worker in a few tens of bytes. The worker pulls if the upper
+    has just acted on, and tells the host in a few tens of bytes. The host pulls if the upper
     end of that estimate is above ``threshold``, and in any case if it is ``max_lag`` versions or
     ``max_age_s`` seconds behind.
 
@@ -185,10 +185,10 @@ class AdaptiveSync:
         max_lag: Pull when so many versions behind, whatever the divergence says. None takes that
             cap off, and training may then freeze: see ``docs/aps.md``.
         max_age_s: Pull when the weights are so old and there are newer ones.
-        rows: On how many rows per worker the head measures. 16 are enough for image policies.
+        rows: On how many rows per host the head measures. 16 are enough for image policies.
         budget: :class:`PullRate`, :class:`BytesPerSecond` or :class:`EffectiveSampleSize`; the
             threshold then only says where to begin.
-        spread: Each worker varies its threshold by up to this share, anew at every pull, so that
+        spread: Each host varies its threshold by up to this share, anew at every pull, so that
             they do not pull as a herd.
         confidence: How many standard errors above the estimate the upper end is.
         gain: How fast a budget moves the threshold.

@@ -1,1 +1,1 @@
-"""What travels between head and workers, and how. The only ground the two share."""
+"""Between the head and hosts on other machines: messages, sockets, handshake, limits."""

@@ -1,4 +1,4 @@
-"""Where the head listens, and what it tells its workers to connect to."""
+"""Where the head listens, and what it tells its hosts to connect to."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Network:
 
     Args:
         interface: The name or address of the network interface to listen on; ``"0.0.0.0"`` and
-            ``"::"`` are all of them. By default the one that leads to the workers.
-        advertise_host: The name or address that workers connect to, where it is another than the
+            ``"::"`` are all of them. By default the one that leads to the hosts.
+        advertise_host: The name or address that hosts connect to, where it is another than the
             one listened on: behind NAT, a port forwarding or a Kubernetes Service.
         port: The port to listen on; 0 takes a free one.
     """
@@ -38,13 +38,13 @@ class Network:
             raise ValueError(f"port={self.port} must be between 0 and 65535 (0: any free one)")
 
     def listening_address(self, towards: str) -> str:
-        """The address to listen on, for workers that are at ``towards``."""
+        """The address to listen on, for hosts that are at ``towards``."""
         if self.interface is None:
             return address_towards(towards)
         return address_of_interface(self.interface)
 
     def advertised_host(self, listening: str, towards: str) -> str:
-        """What workers at ``towards`` connect to, if the head listens on ``listening``."""
+        """What hosts at ``towards`` connect to, if the head listens on ``listening``."""
         if self.advertise_host is not None:
             return self.advertise_host
         anywhere = ipaddress.ip_address(listening.partition("%")[0]).is_unspecified

@@ -1,48 +1,41 @@
-"""What a worker must be given in secret to join a run, and nothing else."""
+"""What a host must be given in secret to join a run, and nothing else."""
 
 from __future__ import annotations
 
 import msgspec
 
 from clusterenv.errors import ProtocolError
+from clusterenv.host.plan import WorkerLimits
 
 ENVIRONMENT_VARIABLE = "CLUSTERENV_INVITATION"
-"""Where a worker looks for its invitation before it reads standard input; read once, deleted."""
+"""Where a host looks for its invitation before it reads standard input; read once, deleted."""
 TICKET = "applicant"
 """The name in an invitation that is good for any place: the head says which."""
 
 
-class SharedDescriptors(msgspec.Struct, frozen=True):
-    """Descriptors that a spawned worker inherits."""
-
-    mailbox: int
-    frames: int
-    arena: int
-    doorbell: int
-    head_bell: int
-
-
 class Invitation(msgspec.Struct, frozen=True):
-    """Where the head is, and the keys of this one worker."""
+    """Where the head is, the keys of this one host, and what it needs to start workers at once."""
 
-    worker: str
+    host: str
     address: str
     server_key: str
     public_key: str
     secret_key: str
     lease_s: float
-    step_timeout_s: float
-    startup_timeout_s: float
-    shared: SharedDescriptors | None = None
+    limits: WorkerLimits
+    workers: int | None = None
+    """How many workers to run; None: as many as there are cores."""
+    environment: dict[str, str] = {}
+    """Environment variables for the host and its workers."""
 
     def __repr__(self) -> str:
         # Never the keys: a repr ends up in logs.
-        return f"Invitation({self.worker} to {self.address})"
+        return f"Invitation({self.host} to {self.address})"
 
     @property
     def is_ticket(self) -> bool:
         """Whether it only serves to ask the head for an invitation of one's own."""
-        return self.worker == TICKET
+        return self.host == TICKET
 
     def at(self, address: str) -> Invitation:
         """The same, to a head at another address."""
@@ -57,5 +50,5 @@ class Invitation(msgspec.Struct, frozen=True):
         """Read what :meth:`to_bytes` wrote."""
         try:
             return msgspec.json.decode(data, type=Invitation)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeError) as error:
             raise ProtocolError(str(error)) from error

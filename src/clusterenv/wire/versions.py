@@ -24,27 +24,27 @@ def versions() -> dict[str, str]:
     }
 
 
-def disagreements(head: dict[str, str], worker: dict[str, str]) -> list[str]:
-    """What keeps a worker with these versions from working for such a head."""
+def disagreements(head: dict[str, str], host: dict[str, str]) -> list[str]:
+    """What keeps a host with these versions from working for such a head."""
     return [
-        f"{name} {worker.get(name, 'missing')} on the worker, {head[name]} on the head"
-        for name in _that_differ(head, worker)
+        f"{name} {host.get(name, 'missing')} on the host, {head[name]} on the head"
+        for name in _that_differ(head, host)
     ]
 
 
-def remedy(head: dict[str, str], worker: dict[str, str]) -> str:
+def remedy(head: dict[str, str], host: dict[str, str]) -> str:
     """What to do about the disagreements; nothing if there are none."""
-    names = _that_differ(head, worker)
+    names = _that_differ(head, host)
     packages = [f"{name}=={head[name]}" for name in names if name != "python"]
-    steps = [f"start workers with Python {'.'.join(head['python'].split('.')[:2])}"]
+    steps = [f"start hosts with Python {'.'.join(head['python'].split('.')[:2])}"]
     steps = steps if "python" in names else []
     steps += [f"run `python -m pip install {' '.join(packages)}` there"] if packages else []
     return ", and ".join(steps)
 
 
-def _that_differ(head: dict[str, str], worker: dict[str, str]) -> list[str]:
+def _that_differ(head: dict[str, str], host: dict[str, str]) -> list[str]:
     return [
         name
         for name, parts in _PARTS_THAT_COUNT.items()
-        if worker.get(name, "").split(".")[:parts] != head[name].split(".")[:parts]
+        if host.get(name, "").split(".")[:parts] != head[name].split(".")[:parts]
     ]

@@ -1,1 +1,1 @@
-"""A worker: runs envs and a policy copy, and answers the head."""
+"""A worker: runs envs and a policy copy. It talks to its host only, and opens no socket."""

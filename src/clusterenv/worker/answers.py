@@ -3,69 +3,49 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from clusterenv.arrays import Buffer
+from clusterenv.memory.answer_flags import AnswerFlags
+from clusterenv.memory.line import WorkerEnd
 from clusterenv.plain.values import pack
-from clusterenv.wire.channel import Channel, SharedChannel
-from clusterenv.wire.marks import Marks
-from clusterenv.wire.messages import Raised, Stepped
-from clusterenv.worker.rows import ArenaRows, Outcome, Rows
+from clusterenv.protocol.replies import Raised
+from clusterenv.worker.rows import Outcome, RowWriter
 
 
 class Answers:
-    """Of a worker that shares no memory with the head."""
+    """Of a worker whose rows are in memory that it shares with its host."""
 
-    def __init__(self, channel: Channel, rows: Rows) -> None:
-        self._channel, self.rows = channel, rows
+    def __init__(self, line: WorkerEnd, flags: AnswerFlags, worker: int, rows: RowWriter) -> None:
+        self._line, self._flags, self._worker, self.rows = line, flags, worker, rows
 
     def give(self, request: int, slots: tuple[int, ...], outcome: Outcome) -> None:
         """What stepping or resetting these slots gave."""
-        self._channel.send(*self.rows.reply(request, slots, outcome))
+        self.rows.write(request, slots, outcome)
+        self._line.send(self.rows.rest(request, outcome))
+        self.rows.keep()
 
-    def give_in_lockstep(
-        self,
-        request: int,
-        slots: tuple[int, ...],
-        outcome: Outcome,
-        acted: dict[str, Any] | None = None,
+    def give_acted(
+        self, request: int, slots: tuple[int, ...], outcome: Outcome, acted: dict[str, Any]
     ) -> None:
-        """All workers were asked to step all their slots; ``acted``: what the policy did."""
-        reply, frames = self.rows.reply(request, slots, outcome)
-        if acted is not None:
-            reply.acted = pack(acted, allow_pickle=False)
-        self._send_in_lockstep(reply, frames)
-
-    def _send_in_lockstep(self, reply: Stepped, frames: Sequence[Buffer]) -> None:
-        self._channel.send(reply, frames)
-
-    def give_error(self, raised: Raised) -> None:
-        """Something went wrong."""
-        self._channel.send(raised)
-
-
-class SharedAnswers(Answers):
-    """Of a worker whose rows are in memory that it shares with the head."""
-
-    def __init__(self, channel: SharedChannel, marks: Marks, place: int, rows: ArenaRows) -> None:
-        super().__init__(channel, rows)
-        self._shared, self._marks, self._place = channel, marks, place
-
-    def _send_in_lockstep(self, reply: Stepped, frames: Sequence[Buffer]) -> None:
-        self._shared.leave(reply, frames)
-        self._mark(reply.request)
-        self._shared.make_way()
+        """As :meth:`give`, of a step with a policy; ``acted`` is what that did."""
+        self.rows.write(request, slots, outcome)
+        reply = self.rows.rest(request, outcome)
+        reply.acted = pack(acted, allow_pickle=False)
+        self._line.leave(reply)
+        self._raise_flag(request)
+        self._line.make_way()
+        self.rows.keep()
 
     def give_error(self, raised: Raised) -> None:
         """The others need not think that this worker will be the last to answer."""
-        super().give_error(raised)
+        self._line.send(raised)
         if raised.request:
-            self._mark(raised.request)
+            self._raise_flag(raised.request)
 
-    def _mark(self, request: int) -> None:
-        if self._marks.put(self._place, request, says_more=True):
-            self._shared.wake_head()
+    def _raise_flag(self, request: int) -> None:
+        if self._flags.put(self._worker, request, says_more=True):
+            self._line.wake_host()
 
 
 def raised(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from clusterenv.memory.part_times import ENV, INFERENCE, OTHER, PartTimes
 from clusterenv.policies import recurrent
 from clusterenv.policies.base import Policy
 from clusterenv.randomness import SlotRandom
@@ -25,9 +26,10 @@ class Evaluator:
         slots: Sequence[int],
         translator: Translator,
         made_progress: Callable[[], None],
+        times: PartTimes,
     ) -> None:
         self._stepper, self._slots, self._translator = stepper, tuple(slots), translator
-        self._made_progress = made_progress
+        self._made_progress, self._times = made_progress, times
 
     def run(
         self, policy: Policy, episodes: Sequence[int], seed: int, deterministic: bool
@@ -35,7 +37,8 @@ class Evaluator:
         """(return, length) of ``episodes[i]`` episodes of the i-th slot."""
         count = len(self._slots)
         results: list[list[Episode]] = [[] for _ in self._slots]
-        rng = SlotRandom(seed, self._slots)
+        rng, times = SlotRandom(seed, self._slots), self._times
+        times.begin(ENV)
         current = self._stepper.reset(self._slots, [seed + slot for slot in self._slots], None)
         returns, lengths = np.zeros(count), np.zeros(count, np.int64)
         state: Any = None
@@ -43,13 +46,16 @@ class Evaluator:
         while any(len(done) < wanted for done, wanted in zip(results, episodes, strict=True)):
             rng.go_to(step)
             step += 1
+            times.begin(INFERENCE)
             observations = self._translator.observe(current, count)
             try:
                 acted = policy.act(observations, state, None if deterministic else rng)
             except Exception as error:
                 raise UserCodeError(None) from error
             actions = self._translator.rows_of(acted.actions)
+            times.begin(ENV)
             current = self._stepper.step_for_rollout(self._slots, actions)
+            times.begin(OTHER)
             self._made_progress()
             returns += np.asarray(current.rewards, np.float64)
             lengths += 1

@@ -1,23 +1,22 @@
-"""Where the results of a request go: into the arena, or into frames of the reply."""
+"""Where the results of a request go: into the rows that host and worker share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from clusterenv.arrays import Array, Buffer
+from clusterenv.arrays import Array
+from clusterenv.memory.shared_rows import RowRange, SharedRows
 from clusterenv.plain.infos import pack_infos
 from clusterenv.plain.spaces import Leaf
 from clusterenv.plain.values import pack
-from clusterenv.wire.arena import Arena, Window
-from clusterenv.wire.codec import frame_of, header_of
-from clusterenv.wire.messages import Stepped
+from clusterenv.protocol.replies import Stepped
 
 # Of all or some slots, always the same: more would come of single slots that are sent as they like.
-_MOST_WINDOWS = 64
+_MOST_RANGES = 64
 
 
 @dataclass(slots=True)
@@ -86,100 +85,62 @@ class Landing:
         fill(self.observations[row : row + 1], [observation], self._leaf)
 
 
-class Rows(Protocol):
-    """Takes an outcome and makes the reply of it."""
+class RowWriter:
+    """Results go to their slots' rows of shared memory; the reply only says what is left."""
 
-    def landing(self, request: int, slots: Sequence[int]) -> Landing | None:
-        """Where the results of a step may go one by one, if they can."""
-
-    def reply(
-        self, request: int, slots: Sequence[int], outcome: Outcome
-    ) -> tuple[Stepped, list[Buffer]]:
-        """The message for the head and its frames."""
-
-
-class FrameRows:
-    """Results travel as frames of the reply."""
-
-    def __init__(self, leaves: Sequence[Leaf], trusted: bool) -> None:
-        self._leaves, self._trusted = leaves, trusted
-        self._lands = Landing.is_possible(leaves)
-
-    def landing(self, request: int, slots: Sequence[int]) -> Landing | None:
-        """In arrays that are going to be frames."""
-        return Landing.of_size(len(slots), self._leaves[0]) if self._lands else None
-
-    def reply(
-        self, request: int, slots: Sequence[int], outcome: Outcome
-    ) -> tuple[Stepped, list[Buffer]]:
-        """Fresh arrays each time: libzmq reads them after this returns."""
-        arrays = _columns(outcome, len(slots)) + _stack(self._leaves, outcome, len(slots))
-        objects, infos = _pack_rest(self._leaves, outcome, self._trusted)
-        headers = tuple(header_of(array) for array in arrays)
-        return Stepped(request, headers, objects, infos), [frame_of(array) for array in arrays]
-
-
-class ArenaRows:
-    """Results go to their slots' rows of the arena; the reply only says that they are there."""
-
-    def __init__(self, arena: Arena, place: int, leaves: Sequence[Leaf], trusted: bool) -> None:
-        self._arena, self._place = arena, place
+    def __init__(
+        self, shared: SharedRows, worker: int, leaves: Sequence[Leaf], trusted: bool
+    ) -> None:
+        self._shared, self._worker = shared, worker
         self._leaves, self._trusted = leaves, trusted
         self._lands = Landing.is_possible(leaves)
         self._has_objects = any(not leaf.is_array for leaf in leaves)
-        self._windows: dict[tuple[int, int], tuple[Window, Landing | None]] = {}
-        self._written: Window | None = None
-        self._kept: Window | None = None
+        self._ranges: dict[tuple[int, int], tuple[RowRange, Landing | None]] = {}
+        self._written: RowRange | None = None
+        self._kept: RowRange | None = None
 
     def landing(self, request: int, slots: Sequence[int]) -> Landing | None:
-        """In the arena itself, where the slots are neighbours."""
-        window, landing = self._window_of(slots)
-        if window is not None and landing is not None:
-            self._begin_to_write(window, request)
+        """Where the results of a step may go one by one: in the rows themselves."""
+        rows, landing = self._range_of(slots)
+        if rows is not None and landing is not None:
+            self._begin_to_write(rows, request)
         return landing
 
     def begin(self, request: int, slots: Sequence[int], dtype: str) -> tuple[Any, Landing | None]:
-        """The actions that are in the arena for these slots; and as :meth:`landing`."""
-        window, landing = self._window_of(slots)
-        if window is None:
-            return self._arena.copy_actions(dtype, slots), None
+        """The actions that lie in the rows of these slots; and as :meth:`landing`."""
+        rows, landing = self._range_of(slots)
+        if rows is None:
+            return self._shared.copy_actions(dtype, slots), None
         if landing is not None:
-            self._begin_to_write(window, request)
-        return window.copy_actions(dtype), landing
-
-    def reply(
-        self, request: int, slots: Sequence[int], outcome: Outcome
-    ) -> tuple[Stepped, list[Buffer]]:
-        """Write the rows, and say so."""
-        self.write(request, slots, outcome)
-        return self.rest(request, outcome), []
+            self._begin_to_write(rows, request)
+        return rows.copy_actions(dtype), landing
 
     def write(self, request: int, slots: Sequence[int], outcome: Outcome) -> None:
         """Write the rows, unless they are there already."""
         if outcome.landed:
             return
-        window, _ = self._window_of(slots)
-        if window is None:
+        rows, _ = self._range_of(slots)
+        if rows is None:
             self._kept = self._written = None
-            self._arena.begin_to_write(slots, self._place, request)
-            self._scatter(list(slots), outcome)
+            self._shared.begin_to_write(slots, self._worker, request)
+            self._scatter(self._shared.rows_of(slots), outcome)
             return
-        self._begin_to_write(window, request)
-        for leaf, array in zip(self._leaves, window.observations, strict=True):
+        self._begin_to_write(rows, request)
+        for leaf, array in zip(self._leaves, rows.observations, strict=True):
             if array is not None:
                 fill(array, outcome.column(leaf), leaf)
-        fill_flags(window.rewards, window.terminated, window.truncated, outcome)
+        fill_flags(rows.rewards, rows.terminated, rows.truncated, outcome)
 
-    def _begin_to_write(self, window: Window, request: int) -> None:
-        if self._kept is not window:
-            window.keep()
-        self._written, self._kept = window, None
-        self._arena.note_write(self._place, request)
+    def _begin_to_write(self, rows: RowRange, request: int) -> None:
+        if self._kept is not rows:
+            rows.keep()
+        self._written, self._kept = rows, None
+        self._shared.note_write(self._worker, request)
 
     def keep(self) -> None:
         """What was written last is answered: keep it already now, while nobody waits for it."""
         # From now on there is nothing to take back.
-        self._arena.note_write(self._place, 0)
+        self._shared.note_write(self._worker, 0)
         if self._written is not None:
             self._written.keep()
             self._written, self._kept = None, self._written
@@ -190,42 +151,34 @@ class ArenaRows:
 
     def rest(self, request: int, outcome: Outcome) -> Stepped:
         """What the rows do not say."""
-        return Stepped(request, (), *_pack_rest(self._leaves, outcome, self._trusted))
+        return Stepped(request, *_pack_rest(self._leaves, outcome, self._trusted))
 
-    def _window_of(self, slots: Sequence[int]) -> tuple[Window | None, Landing | None]:
+    def _range_of(self, slots: Sequence[int]) -> tuple[RowRange | None, Landing | None]:
         first, last = slots[0], slots[-1]
         if last - first + 1 != len(slots):
             return None, None
-        return self._windows.get((first, last)) or self._open(first, last)
+        return self._ranges.get((first, last)) or self._open(first, last)
 
-    def _open(self, first: int, last: int) -> tuple[Window, Landing | None]:
-        if len(self._windows) == _MOST_WINDOWS:
-            self._windows.clear()
-        window, landing = Window(self._arena, slice(first, last + 1)), None
-        array = window.observations[0] if self._lands else None
+    def _open(self, first: int, last: int) -> tuple[RowRange, Landing | None]:
+        if len(self._ranges) == _MOST_RANGES:
+            self._ranges.clear()
+        rows, landing = RowRange(self._shared, range(first, last + 1)), None
+        array = rows.observations[0] if self._lands else None
         if array is not None:
-            columns = (window.rewards, window.terminated, window.truncated)
+            columns = (rows.rewards, rows.terminated, rows.truncated)
             landing = Landing(array, *columns, self._leaves[0])
-        self._windows[first, last] = window, landing
-        return window, landing
+        self._ranges[first, last] = rows, landing
+        return rows, landing
 
-    def _scatter(self, rows: list[int], outcome: Outcome) -> None:
-        arena = self._arena
-        arena.rewards[rows] = outcome.rewards
-        arena.terminated[rows] = outcome.terminated
-        arena.truncated[rows] = outcome.truncated
-        arrays = [array for array in arena.observations if array is not None]
-        for array, values in zip(arrays, _stack(self._leaves, outcome, len(rows)), strict=True):
+    def _scatter(self, rows: Any, outcome: Outcome) -> None:
+        results = self._shared.results
+        results.rewards[rows] = outcome.rewards
+        results.terminated[rows] = outcome.terminated
+        results.truncated[rows] = outcome.truncated
+        arrays = [array for array in results.observations if array is not None]
+        stacked = _stack(self._leaves, outcome, len(outcome.rewards))
+        for array, values in zip(arrays, stacked, strict=True):
             array[rows] = values
-
-
-def _columns(outcome: Outcome, count: int) -> list[Array]:
-    """Rewards and flags."""
-    if outcome.landed:
-        return [outcome.rewards, outcome.terminated, outcome.truncated]  # type: ignore[list-item]
-    arrays: list[Array] = [np.empty(count), np.empty(count, np.bool_), np.empty(count, np.bool_)]
-    fill_flags(arrays[0], arrays[1], arrays[2], outcome)
-    return arrays
 
 
 def _stack(leaves: Sequence[Leaf], outcome: Outcome, count: int) -> list[Array]:

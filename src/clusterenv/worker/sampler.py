@@ -10,6 +10,7 @@ import numpy as np
 
 from clusterenv.arrays import Array
 from clusterenv.distributions import Distribution
+from clusterenv.memory.part_times import ENV, INFERENCE, SERIALISE, PartTimes
 from clusterenv.policies import recurrent
 from clusterenv.policies.base import Acted, Policy
 from clusterenv.randomness import SlotRandom
@@ -37,10 +38,10 @@ class Sampler:
         slots: Sequence[int],
         translator: Translator,
         made_progress: Callable[[], None],
+        times: PartTimes,
     ) -> None:
         self._stepper, self._slots, self._translator = stepper, slots, translator
-        self._made_progress = made_progress
-        self._lands = Landing.is_possible(translator.leaves)
+        self._made_progress, self._times = made_progress, times
         self._column = {slot: column for column, slot in enumerate(slots)}
         self._rng = SlotRandom(0, slots)
         self._step = 0
@@ -57,6 +58,7 @@ class Sampler:
 
     def act(self, policy: Policy, current: Outcome) -> Acted:
         """One action for each slot, from where the envs are."""
+        self._times.begin(INFERENCE)
         return self._act(policy, self._translator.observe(current, len(self._slots)))
 
     def forget(self, ended: Sequence[int]) -> None:
@@ -67,20 +69,30 @@ class Sampler:
         self, policy: Policy, current: Outcome, num_steps: int
     ) -> tuple[dict[str, Array], Outcome]:
         """``num_steps`` steps from ``current`` on: named arrays, and where the envs are then."""
-        translator, count = self._translator, len(self._slots)
+        translator, count, times = self._translator, len(self._slots), self._times
+        is_timed, lands = times.is_on, Landing.is_possible(translator.leaves)
+        times.begin(SERIALISE)
         observations = translator.empty(num_steps + 1, count)
         rewards = np.empty((num_steps, count))
         terminated, truncated = np.empty((2, num_steps, count), np.bool_)
         first_state, acts, finals = self._state, [], []
         translator.put([array[0] for array in observations], current)
         for t in range(num_steps):
+            if is_timed:
+                times.begin(INFERENCE)
             # Copies: a policy may write to what it is given, and the record must not change.
             acted = self._act(policy, translator.join([array[t].copy() for array in observations]))
+            if is_timed:
+                times.begin(SERIALISE)
             actions, targets = translator.rows_of(acted.actions), [a[t + 1] for a in observations]
             columns, landing = (rewards[t], terminated[t], truncated[t]), None
-            if self._lands:
+            if lands:
                 landing = Landing(targets[0], *columns, translator.leaves[0])
+            if is_timed:
+                times.begin(ENV)
             current = self._stepper.step_for_rollout(self._slots, actions, landing)
+            if is_timed:
+                times.begin(SERIALISE)
             if not current.landed:
                 translator.put(targets, current)
                 fill_flags(*columns, current)
@@ -95,7 +107,9 @@ class Sampler:
         arrays |= self._table(finals, rewards)
         if "value" in acts[0].outputs:
             last = translator.join([array[-1] for array in observations])
+            times.begin(INFERENCE)
             arrays |= self._values(policy, last, finals)
+            times.begin(SERIALISE)
         return arrays, current
 
     def _act(self, policy: Policy, observations: Any) -> Acted:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.engines.harness.waiting import EngineError, locked, wait_until
@@ -65,8 +66,12 @@ class Run:
 
     @property
     def env(self) -> dict[str, str]:
-        """What all its processes have in their environment."""
-        return {MARK: self.mark}
+        """What all its processes have in their environment: the mark, and where they find the
+        package that is under test, whichever one is installed."""
+        package = find_spec("clusterenv")
+        if package is None or package.origin is None:
+            raise EngineError("there is no package clusterenv to be tested")
+        return {MARK: self.mark, "PYTHONPATH": str(Path(package.origin).parents[1])}
 
 
 @contextmanager

@@ -129,9 +129,11 @@ class SlurmCluster:
         return False
 
     def reset(self) -> None:
-        """Mend all links, bring all nodes back, cancel all jobs and end what they left."""
+        """Mend all links, bring all that was killed back, cancel all jobs, end what they left."""
         for node in self.nodes:
             self.mend(node)
+        if self._daemons["slurmctld"].process.poll() is not None:
+            self._start_slurmctld()
         for node, state in self.states().items():
             if state not in USABLE or self._daemons[node].process.poll() is not None:
                 self.revive(node)

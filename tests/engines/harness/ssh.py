@@ -26,7 +26,7 @@ PermitRootLogin prohibit-password
 UsePAM no
 PrintMotd no
 MaxStartups 100
-SetEnv {mark}
+SetEnv {variables}
 Subsystem sftp internal-sftp
 """
 ALIAS = """
@@ -137,8 +137,8 @@ class SshHosts:
     def _write_config(self) -> None:
         folder = self._folder
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        mark = " ".join(f"{name}={value}" for name, value in self.hosts.claim.env.items())
-        sshd_config = SSHD_CONFIG.format(folder=folder, port=PORT, mark=mark)
+        variables = [f'"{name}={value}"' for name, value in self.hosts.claim.env.items()]
+        sshd_config = SSHD_CONFIG.format(folder=folder, port=PORT, variables=" ".join(variables))
         (folder / "sshd_config").write_text(sshd_config)
         key = " ".join((folder / "host_key.pub").read_text().split()[:2])
         addresses = {name: host.address for name, host in self.hosts.items()}

@@ -4,12 +4,16 @@ import gc
 import os
 import signal
 import threading
+import weakref
+from functools import partial
 
 import pytest
 
+from clusterenv import ClusterEnv
 from clusterenv.launchers.local import LocalLauncher
 from tests.environments import troubles
 from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, walks
+from tests.environments.walks import Walk
 from tests.integration.heads import HeadScript
 from tests.integration.polling import eventually
 
@@ -80,7 +84,7 @@ def test_dropping_envs_that_refer_to_themselves_leaves_nothing(watched, clean):
 
 
 class CollectingLauncher(LocalLauncher):
-    """Collects garbage in the thread that watches the workers, as may happen any time."""
+    """Collects garbage in the thread that watches the hosts, as may happen any time."""
 
     def status(self):
         gc.collect()
@@ -89,7 +93,8 @@ class CollectingLauncher(LocalLauncher):
 
 def test_dropped_envs_may_be_collected_by_a_thread_of_their_own(watched, clean):
     threads = threading.active_count()
-    envs = running(watched, launcher=CollectingLauncher(environment=watched.environment))
+    launcher = CollectingLauncher(hosts=1, environment=watched.environment)
+    envs = running(watched, launcher=launcher)
     gc.disable()
     try:
         envs.myself = envs
@@ -99,6 +104,63 @@ def test_dropped_envs_may_be_collected_by_a_thread_of_their_own(watched, clean):
     finally:
         gc.enable()
     clean()
+
+
+class Collector(Walk):
+    """Collects garbage in its step, once there is a file."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.gate = gate
+
+    def step(self, action):
+        assert eventually(self.gate.exists)
+        gc.collect()
+        return super().step(action)
+
+
+def test_dropped_envs_may_be_collected_by_a_worker_that_is_a_thread(tmp_path):
+    threads, gate = threading.active_count(), tmp_path / "gate"
+    envs = ClusterEnv(partial(Collector, gate), 2, 2, launcher="in-process")
+    envs.reset(seed=0)
+    envs.step_async(envs.action_space.sample())
+    gc.disable()
+    try:
+        envs.myself, dropped = envs, weakref.ref(envs)
+        del envs
+        gate.touch()
+        assert eventually(lambda: dropped() is None)
+        assert eventually(lambda: threading.active_count() == threads)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("terminate", [False, True])
+def test_workers_that_are_threads_end_with_close(terminate):
+    threads = threading.active_count()
+    envs = ClusterEnv(Walk, 4, 2, launcher="in-process")
+    envs.reset(seed=0)
+    envs.close(terminate=terminate)
+    assert threading.active_count() == threads
+
+
+def test_a_thread_that_cannot_end_yet_touches_nothing_that_is_opened_later(tmp_path):
+    gate, later = tmp_path / "gate", tmp_path / "later"
+    threads = threading.active_count()
+    makers = walks(2, 1, trouble=troubles.Gate(str(gate)))
+    envs = ClusterEnv(makers, num_workers=2, launcher="in-process")
+    envs.reset(seed=0)
+    envs.step_async(actions_for(2))
+    with pytest.warns(UserWarning, match="pending call to `step`"):
+        envs.close(terminate=True)
+    assert threading.active_count() > threads
+    # In place of the descriptors that were closed.
+    files = [later.open("wb") for _ in range(64)]
+    gate.touch()
+    assert eventually(lambda: threading.active_count() == threads)
+    for file in files:
+        file.close()
+    assert later.read_bytes() == b""
 
 
 @pytest.mark.parametrize("verb", ["make", "reset", "step"])

@@ -1,4 +1,4 @@
-"""Workers come late, stay away and leave: all slots are served, and every row is real."""
+"""Hosts come late, stay away and leave: all slots are served, and every row is real."""
 
 import os
 import signal
@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from clusterenv import ClusterEnv, Limits
+from clusterenv import ClusterEnv, Limits, LocalLauncher
 from clusterenv.errors import StartupError, WorkerLostError
-from clusterenv.launchers.local import LocalLauncher
 from tests import inside
 from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
@@ -24,16 +23,16 @@ SEED = 5
 
 
 class Tardy(LocalLauncher):
-    """Starts a worker only once its place has been let go."""
+    """Starts a host only once its place has been let go."""
 
-    def __init__(self, *late):
-        super().__init__()
+    def __init__(self, *late, hosts=3):
+        super().__init__(hosts)
         self._late, self._held_back = set(late), []
         self._lock = threading.Lock()
 
     def start(self, orders):
         with self._lock:
-            late = [order for order in orders if order.worker.rpartition(".")[0] in self._late]
+            late = [order for order in orders if order.host.rpartition(".")[0] in self._late]
             self._held_back += late
             super().start([order for order in orders if order not in late])
 
@@ -47,20 +46,24 @@ class Tardy(LocalLauncher):
             self._held_back = []
 
 
-def make(launcher, shared_memory=True, min_workers=2, **limits):
+def make(launcher, min_hosts=2, env=Count, num_envs=NUM_ENVS, **limits):
+    """One worker per host."""
     return ClusterEnv(
-        Count,
-        NUM_ENVS,
-        3,
-        min_workers=min_workers,
+        env,
+        num_envs,
+        num_workers=launcher.num_hosts,
+        min_hosts=min_hosts,
         launcher=launcher,
-        shared_memory=shared_memory,
-        limits=Limits(**{"restart_timeout_s": 1.0, **limits}),
+        limits=Limits(**{"restart_timeout_s": 2.0, **limits}),
     )
 
 
 def arrive(envs):
     assert eventually(lambda: inside.all_are_here(envs))
+
+
+def slots(**by_place):
+    return {name.replace("_", "-") + ".0": slots for name, slots in by_place.items()}
 
 
 def assert_parity(envs, steps=20):
@@ -74,24 +77,21 @@ def assert_parity(envs, steps=20):
             assert np.array_equal(left, right)
 
 
-@pytest.mark.parametrize("shared_memory", [True, False])
-def test_a_run_starts_with_min_workers_and_lets_the_others_in(shared_memory):
-    launcher = Tardy("worker-1")
-    with make(launcher, shared_memory) as envs:
-        assert inside.slots_by_worker(envs) == {"worker-0.0": (0, 1, 2), "worker-2.0": (3, 4, 5)}
+def test_a_run_starts_with_min_hosts_and_lets_the_others_in():
+    launcher = Tardy("host-1")
+    with make(launcher) as envs:
+        assert inside.slots_by_host(envs) == slots(host_0=[0, 1, 2], host_2=[3, 4, 5])
         assert_parity(envs)
         launcher.let_go()
         arrive(envs)
         assert_parity(envs)
-        assert inside.slots_by_worker(envs) == {
-            "worker-0.0": (0, 1),
-            "worker-1.0": (2, 3),
-            "worker-2.0": (4, 5),
-        }
+        assert eventually(
+            lambda: inside.slots_by_host(envs) == slots(host_0=[0, 1], host_1=[2, 3], host_2=[4, 5])
+        )
 
 
-def test_a_worker_that_comes_between_rollouts_takes_part_in_the_next():
-    launcher = Tardy("worker-1")
+def test_a_host_that_comes_between_rollouts_takes_part_in_the_next():
+    launcher = Tardy("host-1")
     with make(launcher) as envs:
         envs.reset(seed=SEED)
         policy, lives = numpy_policy(envs), Lives(Count, NUM_ENVS, SEED)
@@ -99,15 +99,15 @@ def test_a_worker_that_comes_between_rollouts_takes_part_in_the_next():
         launcher.let_go()
         arrive(envs)
         rollout = envs.rollout(policy, 7)
-        assert len(inside.slots_by_worker(envs)) == 3
+        assert len(inside.host_names(envs)) == 3
         for slot in range(NUM_ENVS):
             lives.by_slot[slot] = Life(Count(), inside.restart_seed(SEED, slot, 1))
         lives.assert_lived(rollout)
         lives.assert_lived(envs.rollout(policy, 7))
 
 
-def test_a_worker_that_comes_during_a_stream_takes_part_in_it():
-    launcher = Tardy("worker-1")
+def test_a_host_that_comes_during_a_stream_takes_part_in_it():
+    launcher = Tardy("host-1")
     with make(launcher) as envs:
         envs.reset(seed=SEED)
         envs.publish(numpy_policy(envs))
@@ -130,15 +130,14 @@ def test_a_worker_that_comes_during_a_stream_takes_part_in_it():
 
 
 def lose_for_good(envs, launcher):
-    """Kill the second of three workers; nobody comes in its place."""
-    launcher.hold_back("worker-1")
-    kill(envs.call("pid")[2])
+    """Kill the second of three hosts; nobody comes in its place."""
+    launcher.hold_back("host-1")
+    kill(inside.host_pid(envs, "host-1.0"))
 
 
-@pytest.mark.parametrize("shared_memory", [True, False])
-def test_steps_go_on_without_a_worker_that_cannot_be_replaced(shared_memory):
+def test_steps_go_on_without_a_host_that_cannot_be_replaced():
     launcher = Tardy()
-    with make(launcher, shared_memory) as envs:
+    with make(launcher) as envs:
         envs.reset(seed=SEED)
         lose_for_good(envs, launcher)
         lost = np.zeros(NUM_ENVS, int)
@@ -147,17 +146,17 @@ def test_steps_go_on_without_a_worker_that_cannot_be_replaced(shared_memory):
             now = infos.get("env_lost", np.zeros(NUM_ENVS, bool))
             assert (truncated | ~now).all()
             lost += now
-        assert len(inside.slots_by_worker(envs)) == 2
+        assert len(inside.host_names(envs)) == 2
         assert lost[[2, 3]].min() >= 1
         # Those that had to move are told so, too.
         assert lost.max() <= 2
         launcher.let_go()
         arrive(envs)
         assert_parity(envs)
-        assert len(inside.slots_by_worker(envs)) == 3
+        assert len(inside.host_names(envs)) == 3
 
 
-def test_rollouts_go_on_without_a_worker_that_cannot_be_replaced():
+def test_rollouts_go_on_without_a_host_that_cannot_be_replaced():
     launcher = Tardy()
     with make(launcher) as envs:
         envs.reset(seed=SEED)
@@ -165,7 +164,7 @@ def test_rollouts_go_on_without_a_worker_that_cannot_be_replaced():
         envs.rollout(policy, 7)
         lose_for_good(envs, launcher)
         rollout = envs.rollout(policy, 7)
-        assert len(inside.slots_by_worker(envs)) == 2
+        assert len(inside.host_names(envs)) == 2
         assert rollout.rewards.shape == (7, NUM_ENVS)
         for _ in range(2):
             ages = rollout.observations[:-1, :, 1]
@@ -174,36 +173,33 @@ def test_rollouts_go_on_without_a_worker_that_cannot_be_replaced():
 
 
 def test_slots_that_stay_where_they_are_go_on_without_a_gap():
-    launcher = Tardy()
-    options = {"min_workers": 2, "limits": Limits(restart_timeout_s=1.0)}
-    with ClusterEnv(Count, 5, 4, launcher=launcher, **options) as envs:
+    launcher = Tardy(hosts=4)
+    with make(launcher, num_envs=5) as envs:
         envs.reset(seed=SEED)
         policy, followed = numpy_policy(envs), Followed(envs, Count, SEED)
         followed.check(envs.rollout(policy, 7))
-        launcher.hold_back("worker-0")
-        kill(envs.call("pid")[0])
+        launcher.hold_back("host-0")
+        kill(inside.host_pid(envs, "host-0.0"))
         for _ in range(3):
             followed.check(envs.rollout(policy, 7))
-        assert inside.slots_by_worker(envs) == {
-            "worker-1.0": (0, 1),
-            "worker-2.0": (2, 3),
-            "worker-3.0": (4,),
-        }
+        assert inside.slots_by_host(envs) == slots(host_1=[0, 1], host_2=[2, 3], host_3=[4])
 
 
-def test_a_stream_goes_on_without_a_worker_that_cannot_be_replaced():
+def test_a_stream_goes_on_without_a_host_that_cannot_be_replaced():
     launcher = Tardy()
     with make(launcher) as envs:
         envs.reset(seed=SEED)
         envs.publish(numpy_policy(envs))
-        pid = envs.call("pid")[2]
         stream = envs.stream(7)
         next(stream)
-        launcher.hold_back("worker-1")
-        kill(pid)
-        assert eventually(lambda: len(next(stream).slots) == 3)
-        seen = {tuple(next(stream).slots.tolist()) for _ in range(12)}
-        assert {(0, 1, 2), (3, 4, 5)} <= seen
+        lose_for_good(envs, launcher)
+        seen = set()
+
+        def both_have_come():
+            seen.add(tuple(next(stream).slots.tolist()))
+            return {(0, 1, 2), (3, 4, 5)} <= seen
+
+        assert eventually(both_have_come), seen
         stream.close()
 
 
@@ -216,38 +212,35 @@ class SlowToReset(Count):
 
 def test_a_reset_that_all_were_busy_with_is_dealt_out_again_when_one_stays_away():
     launcher = Tardy()
-    options = {"min_workers": 2, "limits": Limits(restart_timeout_s=1.5)}
-    with ClusterEnv(SlowToReset, NUM_ENVS, 3, launcher=launcher, **options) as envs:
-        pid = envs.call("pid")[2]
-        launcher.hold_back("worker-1")
+    with make(launcher, env=SlowToReset, restart_timeout_s=2.0) as envs:
         envs.reset_async(seed=SEED, options={"seconds": 1.0})
-        kill(pid)
+        lose_for_good(envs, launcher)
         observations, _ = envs.reset_wait()
-        assert set(inside.slots_by_worker(envs)) == {"worker-0.0", "worker-2.0"}
+        assert inside.host_names(envs) == ["host-0.0", "host-2.0"]
         expected, _ = SyncVectorEnv([Count] * NUM_ENVS).reset(seed=SEED)
         assert np.array_equal(observations, expected)
 
 
-def test_with_too_few_workers_the_run_ends_with_the_reason():
+def test_with_too_few_hosts_the_run_ends_with_the_reason():
     launcher = Tardy()
-    with make(launcher, min_workers=3, max_restarts_per_minute=1) as envs:
+    with make(launcher, min_hosts=3, max_restarts_per_minute=1) as envs:
         envs.reset(seed=SEED)
         lose_for_good(envs, launcher)
-        with pytest.raises(WorkerLostError, match="not ready within restart_timeout_s=1"):
+        with pytest.raises(WorkerLostError, match="not ready within restart_timeout_s=2"):
             for _ in range(10):
                 envs.step(envs.action_space.sample())
 
 
 class FailsAtFirst(LocalLauncher):
-    """Its second worker never gets as far as to say Hello."""
+    """Its second host never gets as far as to say Hello."""
 
-    def command(self, worker):
-        return ["false"] if worker == "worker-1.0" else super().command(worker)
+    def command(self, host):
+        return ["false"] if host == "host-1.0" else super().command(host)
 
 
-def test_a_worker_that_fails_at_the_start_is_done_without():
-    with make(FailsAtFirst()) as envs:
-        assert set(inside.slots_by_worker(envs)) == {"worker-0.0", "worker-2.0"}
+def test_a_host_that_fails_at_the_start_is_done_without():
+    with make(FailsAtFirst(hosts=3)) as envs:
+        assert inside.host_names(envs) == ["host-0.0", "host-2.0"]
         assert_parity(envs)
 
 
@@ -255,28 +248,29 @@ class Straggles(Tardy, FailsAtFirst):
     """One fails at once and one comes late: at first only one of three is there."""
 
 
-def test_a_worker_that_fails_does_not_count_as_one_that_is_there():
-    with pytest.raises(StartupError, match=r"[01] of 3 workers built their envs"):
-        make(Straggles("worker-2"), startup_timeout_s=6.0)
+def test_a_host_that_fails_does_not_count_as_one_that_is_there():
+    with pytest.raises(StartupError, match=r"[01] of 2 hosts came within startup_timeout_s=6"):
+        make(Straggles("host-2"), startup_timeout_s=6.0)
 
 
-def test_a_worker_that_fails_at_the_start_is_named_where_all_are_needed():
-    with pytest.raises(StartupError, match=r"worker-1\.0 was lost: exit code 1"):
-        make(FailsAtFirst(), min_workers=3)
+def test_a_host_that_fails_at_the_start_is_named_where_all_are_needed():
+    with pytest.raises(StartupError, match=r"(?s)host-1\.0 .*was lost: exit code 1"):
+        make(FailsAtFirst(hosts=3), min_hosts=3)
 
 
-def test_fewer_than_min_workers_do_not_start():
-    with pytest.raises(StartupError, match=r"[01] of 3 workers built their envs"):
-        make(Tardy("worker-1", "worker-2"), startup_timeout_s=3.0)
+def test_fewer_than_min_hosts_do_not_start():
+    with pytest.raises(StartupError, match=r"[01] of 3 hosts came within startup_timeout_s=3"):
+        make(Tardy("host-1", "host-2"), startup_timeout_s=3.0)
 
 
-def test_a_worker_that_has_to_leave_hands_its_slots_over():
+def test_a_host_that_has_to_leave_hands_its_slots_over():
     # No budget: an orderly end costs none of it.
-    with make(LocalLauncher(), max_restarts_per_minute=0, restart_timeout_s=30.0) as envs:
+    launcher = LocalLauncher(hosts=3)
+    with make(launcher, max_restarts_per_minute=0, restart_timeout_s=30.0) as envs:
         envs.reset(seed=SEED)
         envs.step(envs.action_space.sample())
         pids = envs.call("pid")
-        os.kill(pids[2], signal.SIGTERM)
+        os.kill(inside.host_pid(envs, "host-1.0"), signal.SIGTERM)
         lost = np.zeros(NUM_ENVS, int)
         assert eventually(lambda: _step_and_count(envs, lost))
         assert lost.tolist() == [0, 0, 1, 1, 0, 0]
@@ -290,7 +284,7 @@ def _step_and_count(envs, lost):
     return lost.any() and "env_lost" not in infos
 
 
-@pytest.mark.parametrize("min_workers", [0, 4])
-def test_min_workers_must_be_possible(min_workers):
-    with pytest.raises(ValueError, match=f"min_workers={min_workers} must be between 1 and"):
-        make(LocalLauncher(), min_workers=min_workers)
+@pytest.mark.parametrize("min_hosts", [0, 4])
+def test_min_hosts_must_be_possible(min_hosts):
+    with pytest.raises(ValueError, match=f"min_hosts={min_hosts} must be between 1 and"):
+        make(LocalLauncher(hosts=3), min_hosts=min_hosts)

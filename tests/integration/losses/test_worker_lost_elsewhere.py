@@ -1,12 +1,14 @@
 """A worker killed with -9 between steps, during a reset, during a call; and with no autoreset."""
 
+import time
 from multiprocessing import TimeoutError as CallTimeoutError
 
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from clusterenv import WorkerLostError
+from clusterenv import Limits, WorkerLostError
+from tests import inside
 from tests.environments.troubles import Gate
 from tests.environments.vectors import (
     SHARED_MEMORY,
@@ -18,7 +20,7 @@ from tests.environments.vectors import (
     walks,
 )
 from tests.equality import assert_same
-from tests.integration.polling import eventually, is_alive, kill
+from tests.integration.polling import eventually, is_alive, kill, within
 
 NUM_ENVS = 4
 VICTIM = 2  # its worker has slots 2 and 3
@@ -68,6 +70,15 @@ def test_a_worker_killed_while_idle_is_reported_by_the_next_step(transport):
         assert_same(answer[0][2:], start[2:])
         assert_same(row_of(answer, 0), row_of(expected, 0))
         assert lost_in(envs.step(ACTIONS)) == []
+
+
+def test_a_worker_that_was_replaced_before_the_next_step_is_reported_by_it(transport):
+    with cluster(walks(NUM_ENVS), transport) as envs:
+        envs.reset(seed=1)
+        kill_worker_of(envs, VICTIM)
+        time.sleep(2.0)  # the user computes, and a host elsewhere need not wait for that
+        assert lost_in(envs.step(ACTIONS)) == [2, 3]
+        assert envs.step(ACTIONS)[-1]["_start"].tolist() == [False, False, True, True]
 
 
 def test_a_worker_killed_before_the_first_reset_is_no_loss(transport):
@@ -127,6 +138,45 @@ def test_the_replacement_is_another_process():
         assert after[:2] == before[:2]
         assert after[2] == after[3] != before[2]
         assert not is_alive(before[VICTIM])
+
+
+def test_a_replacement_that_got_ready_while_nobody_listened_is_not_replaced_again(transport):
+    limits = Limits(restart_timeout_s=0.5)
+    with cluster(walks(NUM_ENVS), transport, limits=limits) as envs:
+        envs.reset(seed=0)
+        kill_worker_of(envs, VICTIM)
+        assert lost_in(envs.step(ACTIONS)) == [2, 3]
+        time.sleep(1.5)  # the user computes for longer than a worker may take to get ready
+        assert envs.step(ACTIONS)[-1]["_start"].tolist() == [False, False, True, True]
+        assert inside.times_replaced(envs) == [0, 1]
+
+
+def test_ctrl_c_while_a_worker_is_replaced_leaves_the_run_usable(monkeypatch):
+    oracle = oracle_of(NUM_ENVS)
+    with cluster(walks(NUM_ENVS)) as envs:
+        envs.reset(seed=0)
+        kill_worker_of(envs, VICTIM)
+        inside.interrupt_next_start(envs, monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            envs.step(ACTIONS)
+        assert_same(within(20.0, lambda: envs.reset(seed=1)), oracle.reset(seed=1))
+        assert_same(envs.step(ACTIONS), oracle.step(ACTIONS))
+
+
+@pytest.mark.parametrize("verb", ["poke", "mood"])
+def test_a_call_that_was_interrupted_has_no_say_in_the_next_reset(verb, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    oracle = oracle_of(NUM_ENVS)
+    with cluster(gated_walks(tmp_path, verb)) as envs:
+        envs.reset(seed=0)
+        pid = envs.workers[1].pid
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            inside.replace_wait(envs, patch, interrupt)
+            envs.call("poke") if verb == "poke" else envs.set_attr("mood", "sad")
+        kill(pid)
+        assert_same(envs.reset(seed=1), oracle.reset(seed=1))
 
 
 def test_a_step_that_timed_out_waiting_for_the_replacement_can_be_repeated():

@@ -167,7 +167,7 @@ def sizes_of_calls(envs, num_batches):
     calls = inside.note_part_calls(envs)
     for _ in range(num_batches):
         exchange_one(envs)
-    return {len(slots) for _, _, slots, *_ in calls}
+    return {len(slots) for _, _, _, slots, *_ in calls}
 
 
 def test_slots_that_come_back_together_are_stepped_in_parts_where_batches_take_long():

@@ -1,4 +1,4 @@
-"""Keys reach workers, and nobody else: no command line, environment, log or repr shows them."""
+"""Keys reach hosts, and nobody else: no command line, environment, log or repr shows them."""
 
 import logging
 import os
@@ -10,21 +10,22 @@ from pathlib import Path
 import pytest
 
 from clusterenv import ClusterEnv
+from clusterenv.host.plan import WorkerLimits
 from clusterenv.launchers.attach import AttachLauncher
 from clusterenv.launchers.base import Order
 from clusterenv.launchers.local import LocalLauncher
+from clusterenv.wire.head_socket import HeadSocket
 from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE, Invitation
 from clusterenv.wire.messages import Enrol
-from clusterenv.wire.zmq_channel import HeadSocket
 from tests.environments.surroundings import Curious
 
 ROOT = Path(__file__).parents[3]
-WORKER = [sys.executable, "-m", "clusterenv", "worker"]
+HOST = [sys.executable, "-m", "clusterenv", "host"]
 
 
 def start(arguments=(), **environment):
     return subprocess.Popen(
-        [*WORKER, *arguments],
+        [*HOST, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -37,7 +38,7 @@ class ByEnvironment(AttachLauncher):
     """As a scheduler that hands the invitation over in the environment of a job."""
 
     def __init__(self, folder):
-        super().__init__(folder / "ticket", towards="127.0.0.1")
+        super().__init__(folder / "ticket", hosts=2, towards="127.0.0.1")
         self.processes = []
 
     def start(self, orders):
@@ -48,10 +49,10 @@ class ByEnvironment(AttachLauncher):
 
 
 class ByFile(AttachLauncher):
-    """As somebody who starts workers by hand."""
+    """As somebody who starts hosts by hand."""
 
     def __init__(self, folder):
-        super().__init__(folder / "ticket", towards="127.0.0.1")
+        super().__init__(folder / "ticket", hosts=2, towards="127.0.0.1")
         self.processes = []
 
     def start(self, orders):
@@ -61,10 +62,10 @@ class ByFile(AttachLauncher):
 
 
 class ByInput(LocalLauncher):
-    """The default."""
+    """As for hosts that are processes of this machine."""
 
     def __init__(self, folder):
-        super().__init__(folder / "logs")
+        super().__init__(hosts=2, log_dir=folder / "logs")
         self.processes = []
 
 
@@ -86,11 +87,11 @@ def secrets(monkeypatch):
 def test_a_key_is_not_where_env_code_or_other_users_look(kind, tmp_path, secrets, caplog):
     caplog.set_level(logging.DEBUG)
     launcher = kind(tmp_path)
-    envs = ClusterEnv([Curious] * 2, num_workers=2, launcher=launcher, shared_memory=False)
+    envs = ClusterEnv([Curious] * 2, num_workers=2, launcher=launcher)
     try:
         envs.reset(seed=1)
         seen = b"".join(envs.call("seen"))
-        seen += "".join(map(launcher.logs, ["worker-0.0", "worker-1.0"])).encode()
+        seen += "".join(map(launcher.logs, ["host-0.0", "host-1.0"])).encode()
         everyone = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
         seen += b"\n".join(_read(path) for path in everyone)
     finally:
@@ -113,10 +114,12 @@ def _read(path):
 
 
 def test_a_repr_shows_no_key():
-    invitation = Invitation("worker-0.0", "tcp://x:1", "server", "public", "SECRET", 1.0, 1.0, 1.0)
+    limits = WorkerLimits(1.0, 1.0, 1.0, 1)
+    keys = {"server_key": "server", "public_key": "public", "secret_key": "SECRET"}
+    invitation = Invitation("host-0.0", "tcp://x:1", **keys, lease_s=1.0, limits=limits)
     data = invitation.to_bytes()
     assert b"SECRET" in data
-    for value in (invitation, Order("worker-0.0", data), Enrol(data)):
+    for value in (invitation, Order("host-0.0", data), Enrol(data)):
         assert "SECRET" not in repr(value) + str(value)
 
 

@@ -14,16 +14,15 @@ import psutil
 import pytest
 import zmq
 
+from clusterenv.protocol.message import encode
 from clusterenv.wire.chunks import CHUNK_BYTES
-from clusterenv.wire.codec import encode
-from clusterenv.wire.contact import Contact
-from clusterenv.wire.messages import Stepped
-from clusterenv.wire.worker_channel import WorkerSocket
+from clusterenv.wire.host_socket import Contact, HostSocket
+from clusterenv.wire.messages import CannotStart, RowsMade
 from tests import inside
 from tests.environments.vectors import actions_for, oracle_of
 from tests.equality import assert_same
 from tests.integration.polling import eventually
-from tests.integration.security.liars import NUM_ENVS, ran_with
+from tests.integration.security.liars import NUM_ENVS, assert_nobody_was_replaced, ran_with
 from tests.integration.security.test_strangers import fresh_keys
 
 GREETING = b"\xff\0\0\0\0\0\0\0\1\x7f\3\1" + b"CURVE".ljust(20, b"\0") + b"\0" * 32
@@ -54,7 +53,7 @@ def undisturbed(envs, megabytes=30):
         actions = actions_for(NUM_ENVS, number)
         assert_same(envs.step(actions), oracle.step(actions))
     assert psutil.Process().memory_info().rss - before < megabytes * 1_000_000
-    assert inside.worker_names(envs) == ["worker-0.0", "worker-1.0"]
+    assert_nobody_was_replaced(envs)
 
 
 def port_of(envs):
@@ -112,21 +111,21 @@ def test_idle_connections_do_not_use_up_the_descriptors(run):
             held = lambda: len(os.listdir("/proc/self/fd")) - before  # noqa: E731
             # Sooner than the handshakes time out.
             assert eventually(lambda: held() < 300, 6.0), held()
-            with newcomer(envs) as worker:
-                assert eventually(lambda: worker.contact() is Contact.THERE)
+            with newcomer(envs) as host:
+                assert eventually(lambda: host.contact() is Contact.THERE)
         finally:
             stranger.communicate()
 
 
 @contextmanager
 def newcomer(envs):
-    """A worker that the head has invited and nobody has heard of."""
-    worker = WorkerSocket(inside.invite(envs, "worker-9.0"))
+    """A host that the head has invited and nobody has heard of."""
+    host = HostSocket(inside.invite(envs, "host-9.0"))
     try:
-        yield worker
+        yield host
     finally:
-        worker.close()
-        inside.revoke(envs, "worker-9.0")
+        host.close()
+        inside.revoke(envs, "host-9.0")
 
 
 def noise(chance):
@@ -148,7 +147,7 @@ def test_a_thousand_strangers_who_say_anything_do_not_disturb(run):
 
 def test_frames_of_a_peer_with_wrong_keys_are_not_taken_in(run):
     envs, launcher = run
-    invitation = launcher.invitations["worker-0.0"]
+    invitation = launcher.invitations["host-0.0"]
     keys = fresh_keys() | {"CURVE_SERVERKEY": invitation.server_key}
     with undisturbed(envs), zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.set(zmq.LINGER, 0)
@@ -157,18 +156,37 @@ def test_frames_of_a_peer_with_wrong_keys_are_not_taken_in(run):
         peer.connect(invitation.address)
         with suppress(zmq.Again):
             for number in range(900):
-                peer.send_multipart([encode(Stepped(number)), bytes(10_000)], zmq.NOBLOCK)
+                peer.send_multipart([encode(RowsMade(number, None)), bytes(10_000)], zmq.NOBLOCK)
         time.sleep(0.5)
 
 
-def test_a_worker_cannot_take_the_place_of_another(run):
-    """The name comes with the key: whatever a peer calls itself, it is the worker of its key."""
+def test_a_host_cannot_speak_for_another(run):
+    """The name comes with the key: whatever a peer calls itself, it is the host of its key."""
     envs, _ = run
     with undisturbed(envs), newcomer(envs) as impostor:
-        impostor.socket.set(zmq.ROUTING_ID, b"worker-0.0")
+        impostor.socket.set(zmq.ROUTING_ID, b"host-0.0")
         impostor.socket.disconnect(impostor.socket.get(zmq.LAST_ENDPOINT))
         impostor.socket.connect(inside.head_address(envs))
-        for request in range(1, 50):
-            impostor.send(Stepped(request))
+        for epoch in range(50):
+            impostor.send(RowsMade(epoch, None), [b""])
+            impostor.send(CannotStart("it is broken"))
         assert eventually(lambda: impostor.contact() is not Contact.NOT_YET)
         time.sleep(0.2)
+
+
+def test_a_stolen_key_is_of_no_use_against_other_hosts():
+    """It is worth what its owner may say, and no more."""
+    with ran_with(lambda message, frames: None) as envs:
+        envs.reset(seed=1)
+        thief = HostSocket(inside.launcher_of(envs).invitations["host-1.0"])
+        try:
+            thief.send(RowsMade(1, (0, 1)), [b""])
+            assert eventually(lambda: is_replaced(envs))
+            assert inside.host_names(envs) == ["host-0.0", "host-1.1"]
+        finally:
+            thief.close()
+
+
+def is_replaced(envs):
+    envs.step(actions_for(NUM_ENVS))
+    return inside.host_names(envs)[1] != "host-1.0"

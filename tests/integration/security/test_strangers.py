@@ -4,27 +4,29 @@ import os
 import socket
 import time
 from contextlib import closing, contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from clusterenv.launchers.local import LocalLauncher
-from clusterenv.wire.codec import encode
+from clusterenv import ClusterEnv, LocalLauncher
+from clusterenv.protocol.message import encode
 from clusterenv.wire.invitation import Invitation
-from clusterenv.wire.messages import Raised, Warned
+from clusterenv.wire.messages import CannotStart, Warned
 from tests import inside
-from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
+from tests.environments.vectors import actions_for, oracle_of, walks
 from tests.equality import assert_same
-from tests.integration.polling import kill
+from tests.integration.polling import eventually, kill
 
 NUM_ENVS = 4
 LISTEN_S = 1.0
-# Both would show at the head at once, had they come from a worker.
+# Each would show at the head at once, had it come from a host.
 MESSAGES = [
-    encode(Warned("UserWarning", "from a stranger")),
-    encode(Raised(0, 0, "builtins", "ValueError", b"\x90", "from a stranger", "")),
+    encode(Warned("worker-0.0", "UserWarning", "from a stranger")),
+    encode(CannotStart("from a stranger")),
     b"garbage",
 ]
 GREETING = b"\xff\0\0\0\0\0\0\0\1\x7f\3\1" + b"NULL".ljust(20, b"\0") + b"\0" * 32
@@ -33,21 +35,25 @@ GREETING = b"\xff\0\0\0\0\0\0\0\1\x7f\3\1" + b"NULL".ljust(20, b"\0") + b"\0" * 
 class Recorder(LocalLauncher):
     """Remembers the invitations."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, hosts=2):
+        super().__init__(hosts)
         self.invitations = {}
 
     def start(self, orders):
         for order in orders:
-            self.invitations[order.worker] = Invitation.from_bytes(order.invitation)
+            self.invitations[order.host] = Invitation.from_bytes(order.invitation)
         super().start(orders)
 
 
-@pytest.fixture(scope="module", params=SHARED_MEMORY)
-def run(request):
-    """Live envs, and the launcher that knows their invitations."""
+def cluster(launcher, num_envs=NUM_ENVS):
+    return ClusterEnv(walks(num_envs), num_workers=launcher.num_hosts, launcher=launcher)
+
+
+@pytest.fixture(scope="module")
+def run():
+    """Live envs on two hosts, and the launcher that knows their invitations."""
     launcher = Recorder()
-    with cluster(walks(NUM_ENVS), request.param, launcher=launcher) as envs:
+    with cluster(launcher) as envs:
         yield envs, launcher
 
 
@@ -119,10 +125,10 @@ def test_garbage_on_the_port_does_not_disturb_the_run(garbage, run):
         stranger.close()
 
 
-def test_the_keys_of_a_worker_would_let_a_peer_in(run):
+def test_the_keys_of_a_host_would_let_a_peer_in(run):
     """Shows that the tests below would notice."""
     _, launcher = run
-    invitation = launcher.invitations["worker-0.0"]
+    invitation = launcher.invitations["host-0.0"]
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.set(zmq.LINGER, 0)
         for name, key in keys_of(invitation).items():
@@ -137,12 +143,12 @@ def test_the_keys_of_a_worker_would_let_a_peer_in(run):
 def test_a_peer_without_keys_is_not_let_in(run):
     envs, launcher = run
     with undisturbed(envs):
-        assert not is_let_in(launcher.invitations["worker-0.0"])
+        assert not is_let_in(launcher.invitations["host-0.0"])
 
 
 def test_a_peer_with_keys_of_its_own_is_not_let_in(run):
     envs, launcher = run
-    invitation = launcher.invitations["worker-0.0"]
+    invitation = launcher.invitations["host-0.0"]
     with undisturbed(envs):
         keys = fresh_keys() | {"CURVE_SERVERKEY": invitation.server_key}
         assert not is_let_in(invitation, **keys)
@@ -150,28 +156,35 @@ def test_a_peer_with_keys_of_its_own_is_not_let_in(run):
 
 def test_a_peer_that_does_not_know_the_heads_key_is_not_let_in(run):
     envs, launcher = run
-    invitation = launcher.invitations["worker-0.0"]
+    invitation = launcher.invitations["host-0.0"]
     with undisturbed(envs):
         keys = keys_of(invitation) | {"CURVE_SERVERKEY": fresh_keys()["CURVE_PUBLICKEY"]}
         assert not is_let_in(invitation, **keys)
 
 
-def test_a_worker_of_another_run_is_not_let_in(run):
+def test_a_host_of_another_run_is_not_let_in(run):
     envs, launcher = run
-    other = Recorder()
-    with cluster(walks(1), launcher=other, num_workers=1), undisturbed(envs):
-        mine, theirs = (one.invitations["worker-0.0"] for one in (launcher, other))
+    other = Recorder(hosts=1)
+    with cluster(other, 1), undisturbed(envs):
+        mine, theirs = (one.invitations["host-0.0"] for one in (launcher, other))
         keys = keys_of(theirs) | {"CURVE_SERVERKEY": mine.server_key}
         assert not is_let_in(mine, **keys)
 
 
-def test_a_worker_that_was_replaced_is_not_let_in_again():
+def test_a_host_that_was_replaced_is_not_let_in_again():
     launcher = Recorder()
-    with cluster(walks(NUM_ENVS), launcher=launcher) as envs:
-        kill(envs.call("pid")[3])
+    with cluster(launcher) as envs:
+        envs.reset(seed=1)
+        kill(inside.host_pid(envs, "host-1.0"))
+        assert eventually(lambda: is_replaced(envs))
+        old = launcher.invitations["host-1.0"]
         with undisturbed(envs):
-            old = launcher.invitations["worker-1.0"]
             assert not is_let_in(old, **keys_of(old))
+
+
+def is_replaced(envs):
+    envs.step(actions_for(NUM_ENVS))
+    return inside.host_names(envs) == ["host-0.0", "host-1.1"]
 
 
 def test_the_port_is_open_on_the_loopback_interface_only(run):
@@ -180,10 +193,12 @@ def test_the_port_is_open_on_the_loopback_interface_only(run):
     assert host == "127.0.0.1"
 
 
-def test_no_secret_is_on_a_command_line(run):
+def test_no_secret_is_on_a_command_line_or_in_an_environment(run):
     envs, launcher = run
-    for pid in set(envs.call("pid")):
-        with open(f"/proc/{pid}/cmdline", "rb") as command, open(f"/proc/{pid}/environ", "rb") as e:
-            seen = command.read() + e.read()
+    workers = set(envs.call("pid"))
+    hosts = {psutil.Process(pid).ppid() for pid in workers}
+    for pid in workers | hosts:
+        seen = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"clusterenv" in seen
         for invitation in launcher.invitations.values():
             assert invitation.secret_key.encode() not in seen

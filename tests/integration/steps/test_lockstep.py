@@ -13,7 +13,6 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import SyncVectorEnv
 
 from clusterenv import ClusterEnv
-from clusterenv.wire.messages import Cancel
 from tests import inside
 from tests.environments.walks import Quiet, Walk
 from tests.equality import assert_same
@@ -156,7 +155,8 @@ def test_what_one_worker_has_to_say_comes_with_the_rows_of_all(makers):
 
 
 @pytest.mark.parametrize("makers", [[Stumbling, Slow], [Slow, Stumbling]])
-def test_who_answers_after_an_error_wakes_the_head(makers):
+def test_who_answers_after_an_error_wakes_the_head(makers, monkeypatch):
+    inside.wait_long(monkeypatch)
     with ClusterEnv(makers, num_workers=2) as envs:
         envs.reset(seed=1)
         waits = inside.note_waits(envs)
@@ -222,7 +222,7 @@ def test_what_is_sent_during_a_step_has_the_next_one_look_at_each_worker():
         step(envs)
         looks = inside.note_full_begins(envs)
         envs.step_async(envs.action_space.sample())
-        inside.send_to(envs, 0, Cancel(0))
+        inside.send_unasked(envs, 0)
         envs.step_wait()
         step(envs)
         # Else the worker might be called before it has heard of it.
@@ -247,6 +247,19 @@ def test_whatever_comes_between_steps_the_numbers_are_the_same(may_spin):
                 for left, right in zip(envs.step(actions), expected.step(actions), strict=True):
                     assert_same(left, right)
             assert_same(happens(envs), happens(expected))
+
+
+@pytest.mark.parametrize("may_spin", [True, False])
+def test_a_worker_that_has_to_leave_is_heard_though_it_answers_silently(may_spin):
+    with ClusterEnv(Quiet, 4, 2) as envs:
+        envs.reset(seed=1)
+        inside.let_spin(envs, may_spin)
+        for _ in range(20):
+            step(envs)
+        os.kill(envs.workers[1].pid, signal.SIGTERM)
+        time.sleep(0.1)  # it hears of it between two steps
+        lost = [step(envs)[-1].get("env_lost") for _ in range(3)]
+        assert [mask.tolist() for mask in lost if mask is not None] == [[False, False, True, True]]
 
 
 @pytest.fixture

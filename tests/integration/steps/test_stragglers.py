@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, LocalLauncher
 from tests import inside
 from tests.contract.policies import numpy_policy
 from tests.environments.counting import Count
@@ -112,24 +112,25 @@ class OnUnequalMachines(Sluggish):
             super().__init__(slow=file.read() == str(os.getpid()))
 
 
-@pytest.mark.parametrize("shared_memory", [True, False])
-def test_slots_go_where_they_are_served_faster(tmp_path, shared_memory):
+def test_slots_go_where_they_are_served_faster(tmp_path):
     make = partial(OnUnequalMachines, str(tmp_path / "claim"))
-    with ClusterEnv(make, 22, 2, balance=True, shared_memory=shared_memory) as envs:
+    with ClusterEnv(make, 22, 2, balance=True, launcher=LocalLauncher(hosts=2)) as envs:
         policy = numpy_policy(envs)
         envs.reset(seed=SEED)
         for _ in range(6):
             rollout = envs.rollout(policy, 5)
             assert rollout.slots.tolist() == list(range(22))
             assert_real(rollout)
-        sizes = sorted(len(slots) for slots in inside.slots_by_worker(envs).values())
+        sizes = sorted(map(len, inside.slots_by_host(envs).values()))
         assert sizes[0] <= 5
         assert sum(sizes) == 22
 
 
-def test_without_balance_slots_stay(tmp_path):
-    with ClusterEnv(partial(OnUnequalMachines, str(tmp_path / "claim")), 6, 2) as envs:
+@pytest.mark.parametrize("hosts", [None, 2])
+def test_without_balance_slots_stay(hosts, tmp_path):
+    make = partial(OnUnequalMachines, str(tmp_path / "claim"))
+    with ClusterEnv(make, 6, 2, launcher=LocalLauncher(hosts)) as envs:
         policy = numpy_policy(envs)
         for _ in range(4):
             envs.rollout(policy, 5)
-        assert [len(slots) for slots in inside.slots_by_worker(envs).values()] == [3, 3]
+        assert [len(worker.slots) for worker in envs.workers] == [3, 3]

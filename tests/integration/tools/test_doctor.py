@@ -49,14 +49,14 @@ def doctor(tmp_path):
 def worker_with(tmp_path):
     """`--launcher` for workers whose Python runs `code` first."""
 
-    def write(code):
+    def write(code, hosts=None):
         site = tmp_path / "site"
         site.mkdir()
         (site / "sitecustomize.py").write_text(code)
         path = os.pathsep.join([str(site), str(ROOT / "src")])
         (tmp_path / "odd.py").write_text(
             "from clusterenv.launchers.local import LocalLauncher\n"
-            f"launcher = LocalLauncher(environment={{'PYTHONPATH': {path!r}}})\n"
+            f"launcher = LocalLauncher({hosts}, environment={{'PYTHONPATH': {path!r}}})\n"
         )
         return "--launcher", "odd:launcher"
 
@@ -79,7 +79,8 @@ def test_a_machine_that_is_well_is_told_so(doctor):
     assert code == 0, lines
     assert not only(lines, "problem")
     assert "built in" in the(lines, "ok", "env: CartPole-v1 works")
-    assert "for the rows of 4 envs" in the(lines, "ok", "shared memory")
+    assert "for the rows of 4 envs can be had" in the(lines, "ok", "shared memory")
+    assert the(lines, "ok", "port: none is needed")
     assert "MB/s" in "".join(lines)
     assert the(lines, "ok", "clock")
     assert the(lines, "ok", "threads")
@@ -106,14 +107,15 @@ def test_a_blocked_port_is_found(doctor):
     assert doctor("--port", "7124", prefix=fenced)[0] == 0
 
 
-@pytest.mark.skipif(not MAY_BLOCK, reason="NOT TESTED: a worker without network needs unshare -n")
-def test_a_worker_that_cannot_reach_the_head_is_found(doctor, tmp_path):
+@pytest.mark.skipif(not MAY_BLOCK, reason="NOT TESTED: a host without network needs unshare -n")
+def test_a_host_that_cannot_reach_the_head_is_found(doctor, tmp_path):
     (tmp_path / "cut_off.py").write_text(
         "from clusterenv.launchers.local import LocalLauncher\n"
         "class CutOff(LocalLauncher):\n"
-        "    shares_memory = False\n"
-        "    def command(self, worker):\n"
-        "        return ['unshare', '-n', *super().command(worker)]\n"
+        "    def __init__(self):\n"
+        "        super().__init__(hosts=1)\n"
+        "    def command(self, host):\n"
+        "        return ['unshare', '-n', *super().command(host)]\n"
     )
     code, lines = doctor("--launcher", "cut_off:CutOff", "--timeout", "5")
     assert code == 1
@@ -129,13 +131,24 @@ def test_an_advertised_name_that_cannot_be_resolved_is_found(doctor):
     assert "/etc/hosts" in line
 
 
-def test_a_worker_of_another_version_is_found(doctor, worker_with):
+@pytest.mark.parametrize("hosts", [None, 1])
+def test_a_host_of_another_version_is_found(doctor, worker_with, hosts):
     patch = "import clusterenv.wire.versions as v\nv.__version__ = '9.9.9'\n"
-    code, lines = doctor(*worker_with(patch))
+    code, lines = doctor(*worker_with(patch, hosts))
     assert code == 1
     line = the(lines, "problem", "versions")
-    assert "clusterenv 9.9.9 on the worker" in line
-    assert "pip install" in line
+    assert "clusterenv 9.9.9 on the host" in line
+    assert "pip install" in line or hosts is None
+
+
+def test_each_host_of_its_own_is_looked_at(doctor):
+    launcher = "clusterenv:LocalLauncher(hosts=2)"
+    code, lines = doctor("--launcher", launcher, "--num-workers", "2", "--env", "CartPole-v1")
+    assert code == 0, lines
+    looked_at = [line.split()[2] for line in lines if line.startswith("ok: line: ")]
+    assert looked_at == ["host-0.0", "host-1.0"]
+    assert "leads back to this machine" in the(lines, "ok", "route")
+    assert the(lines, "ok", "env: CartPole-v1 works")
 
 
 def test_a_package_that_only_the_worker_lacks_is_found(doctor, worker_with):
@@ -200,7 +213,7 @@ def test_shared_memory_that_cannot_be_had_is_found(doctor):
     assert code == 1
     line = the(lines, "problem", "shared memory")
     assert "for the rows of 1000000 envs cannot be had" in line
-    assert "shared_memory=False" in line
+    assert "fewer envs" in line
 
 
 def test_few_open_files_are_found(doctor):

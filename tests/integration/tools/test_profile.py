@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from clusterenv import ClusterEnv
-from clusterenv.cli.bench_policy import bench_policy
+from clusterenv import ClusterEnv, Limits, LocalLauncher
+from clusterenv.memory.part_times import PARTS
 from clusterenv.policies.numpy import NumpyPolicy
 from clusterenv.profile import shares
+from clusterenv.status.channel import Run, fetch
+from clusterenv.tools.bench_policy import bench_policy
 from tests import inside
 from tests.integration.heads import ROOT
 
@@ -73,16 +75,55 @@ def test_slow_envs_are_seen(memory):
         assert largest(result) == "env"
         assert result.steps == 40
         assert "step" in result.calls
-        # Nothing is left that would cost time.
-        assert not {"step", "reset", "rollout", "stream"} & set(vars(envs))
-        assert not inside.is_clocked(envs)
+        assert len(result.workers) == 2
         envs.step(actions)
 
 
 @pytest.mark.parametrize("may_spin", [True, False])
-def test_the_head_waits_for_partial_batches(memory, may_spin):
-    with ClusterEnv(sleepy(0.01, 0.01), shared_memory=memory, batch_size=1) as envs:
+def test_a_profile_measures_the_shortest_path(may_spin):
+    with ClusterEnv("CartPole-v1", num_envs=32, num_workers=2) as envs:
         inside.let_spin(envs, may_spin)
+        actions = np.zeros(32, np.int64)
+        envs.reset(seed=0)
+        envs.step(actions)
+        with envs.profile() as profile:
+            assert inside.is_timed(envs)
+            envs.step(actions)
+            detours = inside.note_full_begins(envs)
+            for _ in range(300):
+                envs.step(actions)
+        # A worker that gets no core for long is waited for in another way.
+        assert len(detours) < 30 or not inside.MAY_SPIN
+        result = profile.result
+        assert result.steps == 301 * 32
+        assert shares(result)["other"] < 0.15
+        for seconds in result.workers:
+            total = sum(seconds[part] for part in PARTS)
+            assert total == pytest.approx(result.wall_s, rel=0.1, abs=0.05)
+            assert 0 <= seconds["behind"] <= result.wall_s
+        assert sum(result.head.values()) == pytest.approx(result.wall_s, rel=0.1)
+        # Where nobody asks, nobody counts.
+        assert not inside.is_timed(envs)
+
+
+def test_a_forward_pass_at_the_head_can_be_told_apart():
+    with ClusterEnv(sleepy(0, 0), num_workers=2) as envs:
+        envs.reset()
+        with envs.profile() as profile:
+            for _ in range(5):
+                with profile.inference():
+                    time.sleep(0.02)
+                envs.step(np.zeros(2, np.int64))
+        assert profile.result.head["inference"] > 0.09
+        assert largest(profile.result) == "inference"
+
+
+@pytest.mark.parametrize("may_spin", [True, False, None])
+def test_the_head_waits_for_partial_batches(may_spin):
+    memory = may_spin is not None
+    with ClusterEnv(sleepy(0.01, 0.01), num_workers=2, shared_memory=memory, batch_size=1) as envs:
+        if memory:
+            inside.let_spin(envs, may_spin)
         with envs.profile() as profile:
             envs.async_reset(seed=0)
             for _ in range(20):
@@ -91,6 +132,7 @@ def test_the_head_waits_for_partial_batches(memory, may_spin):
         seconds = profile.result.head
         assert seconds["wait"] > 0.05
         assert seconds["wait"] > seconds["head"]
+        assert {"recv", "send"} <= profile.result.calls
 
 
 def test_a_slow_learner_is_seen():
@@ -140,6 +182,30 @@ def test_a_worker_that_was_replaced_does_not_count():
         assert len(profile.result.workers) == 1
 
 
+def test_workers_of_several_hosts_are_asked():
+    with ClusterEnv(sleepy(0, 0, 0, 0.01), num_workers=4, launcher=LocalLauncher(hosts=2)) as envs:
+        actions = np.zeros(4, np.int64)
+        result = profiled(envs, lambda n: [envs.step(actions) for _ in range(n)])
+        assert len(result.workers) == 4
+        assert sorted(seconds["env"] > 0.1 for seconds in result.workers) == [False] * 3 + [True]
+        assert result.steps == 80
+        assert result.head["wait"] > 0.1
+
+
+def test_a_host_that_was_lost_does_not_count():
+    limits = Limits(lease_s=5.0)
+    with ClusterEnv(
+        sleepy(0, 0), num_workers=2, launcher=LocalLauncher(hosts=2), limits=limits
+    ) as envs:
+        envs.reset()
+        with envs.profile() as profile:
+            for number in range(5):
+                if number == 2:
+                    os.kill(fetch(Run(envs.run_id, os.getpid())).hosts[1].pid, 9)
+                envs.step(np.zeros(2, np.int64))
+        assert len(profile.result.workers) == 1
+
+
 def test_an_error_within_leaves_no_profile_and_no_timers():
     with ClusterEnv(sleepy(0), num_workers=1) as envs:
         envs.reset()
@@ -147,7 +213,7 @@ def test_an_error_within_leaves_no_profile_and_no_timers():
             raise ZeroDivisionError
         assert profile.result is None
         assert str(profile) == "still running"
-        assert "step" not in vars(envs)
+        assert not inside.is_timed(envs)
         envs.step(np.zeros(1, np.int64))
 
 
@@ -172,7 +238,7 @@ def test_bench_of_an_env_compares_layouts():
     assert lines[5].startswith("-> take ")
 
 
-@pytest.mark.parametrize("ending", ["envs.close()", ""], ids=["close", "no close"])
+@pytest.mark.parametrize("ending", ["envs.close()", "", "del envs"], ids=repr)
 def test_bench_of_a_script_tells_at_its_end(tmp_path, ending):
     script = tmp_path / "script.py"
     script.write_text(
@@ -186,6 +252,14 @@ def test_bench_of_a_script_tells_at_its_end(tmp_path, ending):
     assert "clusterenv profile of run" in done.stderr
     assert "204 steps in" in done.stderr
     assert done.stderr.count("profile") == 1
+
+
+def test_bench_of_several_hosts_compares_layouts():
+    arguments = ["--num-envs", "4", "--num-workers", "2", "--seconds", "0.5"]
+    launcher = "clusterenv:LocalLauncher(hosts=2)"
+    done = clusterenv("bench", "CartPole-v1", "--launcher", launcher, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "4 envs on 2 workers" in done.stdout
 
 
 def test_bench_says_what_is_wrong_with_its_arguments():

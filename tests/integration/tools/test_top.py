@@ -1,12 +1,16 @@
 """`python -m clusterenv top` shows a running head, to its own user only."""
 
 import os
+import socket
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from clusterenv.wire.status_channel import Run, fetch, runs
+from clusterenv import ClusterEnv, LocalLauncher
+from clusterenv.status.channel import Run, fetch, runs
+from clusterenv.tools.bench_policy import bench_policy
 from tests.environments.vectors import actions_for, cluster, walks
 from tests.integration.heads import ROOT, HeadScript
 from tests.integration.polling import eventually
@@ -52,6 +56,10 @@ def running(tmp_path):
         yield head, head.output.split()[0]
 
 
+def acting(envs):
+    return bench_policy(envs.single_observation_space, envs.single_action_space, 4)
+
+
 def is_listed(run):
     return any(one.id == run for one in runs())
 
@@ -63,10 +71,11 @@ def test_a_run_can_be_watched_from_another_process_and_leaves_nothing(running):
     title, _, *rows = shown.stdout.splitlines()
     assert title.startswith(f"run {run} ")
     assert f"pid {head.process.pid}" in title
-    assert "2 workers  4 envs" in title
+    assert "1 host  2 workers  4 envs" in title
     assert " 0 steps/s" not in title
-    assert [row.split()[0] for row in rows[:2]] == ["worker-0.0", "worker-1.0"]
-    assert "first 2" in rows[-1]
+    assert [row.split()[0] for row in rows[:3]] == ["host-0.0", "worker-0.0", "worker-1.0"]
+    assert socket.gethostname() in rows[0]
+    assert "first 1" in rows[-1]
     assert f"{run}  pid {head.process.pid}" in top("--list").stdout
     # By the pid as well, and the beginning of the id.
     assert top(str(head.process.pid), "--once").stdout.startswith(f"run {run} ")
@@ -100,21 +109,62 @@ def test_another_user_sees_nothing(running):
     assert fetch(Run(run, head.process.pid)) is not None
 
 
+def rows_of(status):
+    return [host.rows for host in status.hosts]
+
+
 def test_steps_and_losses_are_seen():
     with cluster(walks(4)) as envs:
         run = Run(envs.run_id, os.getpid())
-        assert [w.state for w in fetch(run).workers] == ["ready", "ready"]
+        (host,) = fetch(run).hosts
+        assert (host.name, host.state, host.slots, host.pid) == ("host-0.0", "ready", 4, run.pid)
+        assert [worker.state for worker in host.workers] == ["ready", "ready"]
         envs.reset(seed=0)
-        before = [w.rows for w in fetch(run).workers]
+        before = rows_of(fetch(run))
         for number in range(5):
             envs.step(actions_for(4, number))
-        assert [w.rows - b for w, b in zip(fetch(run).workers, before, strict=True)] == [10, 10]
-        pid = fetch(run).workers[1].pid
+        assert rows_of(fetch(run)) == [before[0] + 20]
+        pid = fetch(run).hosts[0].workers[1].pid
         os.kill(pid, 9)
         for number in range(3):
             envs.step(actions_for(4, number))
-        second = fetch(run).workers[1]
-        assert (second.worker, second.restarts) == ("worker-1.1", 1)
+        second = fetch(run).hosts[0].workers[1]
+        assert (second.name, second.restarts) == ("worker-1.1", 1)
         assert second.pid not in (0, pid)
     assert fetch(run) is None
     assert not is_listed(run.id)
+
+
+@pytest.mark.parametrize("hosts", [None, 2])
+def test_every_row_is_counted(hosts):
+    launcher = LocalLauncher(hosts=hosts)
+    with ClusterEnv("CartPole-v1", 4, 2, launcher=launcher, batch_size=2) as envs:
+        run, policy = Run(envs.run_id, os.getpid()), acting(envs)
+        envs.reset(seed=0)
+        envs.rollout(policy, 3)
+        assert sum(rows_of(fetch(run))) == 4 + 12
+        envs.async_reset(seed=0)
+        for _ in range(6):
+            *_, info = envs.recv()
+            envs.send(np.zeros(2, np.int64), info["env_id"])
+        envs.reset(seed=0)
+        assert sum(rows_of(fetch(run))) == 4 + 12 + (4 + 12) + 4
+        envs.step(policy)
+        assert sum(rows_of(fetch(run))) == 40
+
+
+def test_hosts_of_their_own_are_seen():
+    with ClusterEnv("CartPole-v1", 4, 2, launcher=LocalLauncher(hosts=2)) as envs:
+        run = Run(envs.run_id, os.getpid())
+        envs.rollout(acting(envs), 3)
+        hosts = fetch(run).hosts
+        assert [host.name for host in hosts] == ["host-0.0", "host-1.0"]
+        assert [host.machine for host in hosts] == [socket.gethostname()] * 2
+        assert [(host.slots, host.held, host.pulls) for host in hosts] == [(2, 1, 1)] * 2
+        assert len({os.getpid(), *(host.pid for host in hosts)}) == 3
+        assert [len(host.workers) for host in hosts] == [1, 1]
+        os.kill(hosts[1].pid, 9)
+        envs.reset(seed=0)
+        assert eventually(lambda: fetch(run).hosts[1].state == "ready")
+        second = fetch(run).hosts[1]
+        assert (second.name, second.restarts) == ("host-1.1", 1)

@@ -1,18 +1,32 @@
 """What envs print, log and warn about: a log per worker, and warnings at the head too."""
 
+import time
 import warnings
 
+import numpy as np
 import pytest
 
+from clusterenv import Limits
 from clusterenv.launchers.local import LocalLauncher
 from tests.environments import troubles
 from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
+from tests.environments.walks import Walk
 from tests.equality import assert_same
 from tests.integration.polling import eventually
 
 NUM_ENVS = 4
 SLOT = 2
 ACTIONS = actions_for(NUM_ENVS)
+
+
+class Shouting(Walk):
+    """Warns of megabytes in each step."""
+
+    def step(self, action):
+        warnings.simplefilter("always")
+        for _ in range(500):
+            warnings.warn("slippery" * 1000, stacklevel=1)
+        return super().step(action)
 
 
 @pytest.fixture(params=SHARED_MEMORY)
@@ -93,6 +107,19 @@ def test_warnings_that_are_errors_on_all_workers_leave_the_run_usable(trouble):
                 envs.step(actions_for(2))
             assert_same(envs.reset(seed=1), oracle.reset(seed=1))
             assert_same(envs.step(actions_for(2)), oracle.step(actions_for(2)))
+
+
+def test_a_flood_of_warnings_does_not_keep_an_env_from_stepping():
+    limits = Limits(step_timeout_s=1.0)
+    with cluster([Shouting], num_workers=1, limits=limits) as envs:
+        envs.reset(seed=0)
+        envs.step_async(np.zeros((1, 2)))
+        time.sleep(3.0)  # the user computes, and hears nothing
+        with pytest.warns(UserWarning, match="slippery") as caught:
+            envs.step_wait()
+        assert len(caught) > 10
+        with pytest.warns(UserWarning, match="slippery"):
+            assert envs.step(np.zeros((1, 2)))[-1]["age"].tolist() == [2]
 
 
 @pytest.mark.parametrize(

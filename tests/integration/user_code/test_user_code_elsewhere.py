@@ -1,4 +1,4 @@
-"""The user's own modules reach workers that cannot see the user's files."""
+"""The user's own modules reach hosts that cannot see the user's files."""
 
 import socket
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -6,7 +6,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 import psutil
 import pytest
 
-from tests.integration.user_code.far_worker import Project
+from tests.integration.user_code.far_host import Project
 
 HELPERS = """
     import functools
@@ -84,10 +84,10 @@ def test_a_class_beside_the_script_with_what_it_imports(project):
             print(obs.tolist(), rewards.tolist())
             print(sorted({tuple(found) for found in envs.call("where")}))
         """,
-        num_workers=2,
+        num_hosts=2,
     )
     assert "[[2.0, 0.0], [2.0, 1.0], [2.0, 0.0], [2.0, 1.0]] [0.0, 1.0, 0.0, 1.0]" in out, err
-    # The head's folder is not there, so the worker stays where it was; one call was not cached.
+    # The head's folder is not there, so workers stay where they were; one call was not cached.
     assert f"[({str(project.elsewhere)!r}, 'SentModules', 1)]" in out, err
 
 
@@ -139,7 +139,7 @@ def test_an_id_that_a_module_of_a_package_registers_and_a_policy_of_another(proj
     assert f"rewards {[[2.0] * 7] * 2}" in out, err
 
 
-@pytest.mark.parametrize("launcher", ["attach", "local"])
+@pytest.mark.parametrize("launcher", ["attach", "local", "hosts"])
 def test_an_id_whose_class_and_wrapper_are_in_the_script_itself(project, launcher):
     out, err = project.run(
         """
@@ -165,7 +165,7 @@ def test_an_id_whose_class_and_wrapper_are_in_the_script_itself(project, launche
     assert "reward [11.]" in out, err
 
 
-@pytest.mark.parametrize("launcher", ["attach", "local"])
+@pytest.mark.parametrize("launcher", ["attach", "local", "hosts"])
 def test_a_factory_may_ask_for_an_id_that_only_the_script_registers(project, launcher):
     out, err = project.run(
         """
@@ -252,8 +252,8 @@ def test_where_the_files_are_the_same_the_worker_uses_them_and_works_there(proje
 # What cannot be sent.
 
 
-def test_another_version_is_said_with_the_host_and_what_to_do(project):
-    project.customize_worker(
+def test_another_version_is_said_with_the_machine_and_what_to_do(project):
+    project.customize_host(
         """
         import platform
         platform.python_version = lambda: "3.2.1"
@@ -267,12 +267,12 @@ def test_another_version_is_said_with_the_host_and_what_to_do(project):
         """
     )
     assert out == ""
-    assert "StartupError: 0 of 1 workers" in err
-    assert f"The head refused a worker on host {socket.gethostname()}: python 3.2.1 on the " in err
-    assert "; start workers with Python 3." in err
+    assert "StartupError: 0 of 1 hosts" in err
+    assert f"The head refused a host on machine {socket.gethostname()}: python 3.2.1 on the " in err
+    assert "; start hosts with Python 3." in err
 
 
-def test_a_missing_package_is_named_with_the_host_and_what_to_do(project):
+def test_a_missing_package_is_named_with_the_machine_and_what_to_do(project):
     project.write(needs_psutil="import psutil\nfrom my_env import MyEnv\n")
     project.hide_package("psutil")
     out, err = project.run(
@@ -285,7 +285,7 @@ def test_a_missing_package_is_named_with_the_host_and_what_to_do(project):
         """
     )
     assert out == ""
-    assert "ModuleNotFoundError: No module named 'psutil' on worker-0.0 (host " in err
+    assert "ModuleNotFoundError: No module named 'psutil' on worker-0.0 (pid " in err
     assert f"Run `python -m pip install psutil=={psutil.__version__}` there" in err
 
 
@@ -302,7 +302,7 @@ def test_a_c_extension_beside_the_script_is_named(project):
         """
     )
     assert out == ""
-    assert "ModuleNotFoundError: No module named 'fast' on worker-0.0 (host " in err
+    assert "ModuleNotFoundError: No module named 'fast' on worker-0.0 (pid " in err
     assert f"project/fast{suffix} is a C extension, which cannot be sent" in err
 
 

@@ -1,1 +1,0 @@
-"""``python -m clusterenv …``. One file per command."""

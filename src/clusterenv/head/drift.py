@@ -1,0 +1,91 @@
+"""Watches how far the hosts' copies drift, where the sync rule wants to know."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import msgspec
+from gymnasium import Space
+
+from clusterenv.arrays import Array
+from clusterenv.head.divergence import DivergenceMeter
+from clusterenv.head.fleet import Host
+from clusterenv.head.publisher import Publisher
+from clusterenv.head.stall_alarm import StallAlarm
+from clusterenv.plain.spaces import leaves_of
+from clusterenv.protocol.fragments import FragmentPart
+from clusterenv.protocol.requests import Newest
+from clusterenv.sync.ledger import Ledger
+from clusterenv.sync.rules import SyncRule
+
+
+class Drift:
+    """Feeds the meter with rows, and the ledger and the alarm with what it measures."""
+
+    def __init__(
+        self,
+        rule: SyncRule,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        publisher: Publisher,
+        ledger: Ledger,
+    ) -> None:
+        self._publisher, self._ledger, self._action_space = publisher, ledger, action_space
+        self._alarm = StallAlarm()
+        self._meter: DivergenceMeter | None = None
+        if rule.rows:
+            self._meter = DivergenceMeter(rule, observation_space, action_space)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the sync rule wants to know divergences."""
+        return self._meter is not None
+
+    def news_for(self, host: Host) -> Newest:
+        """What this host is to be told."""
+        measured = None if self._meter is None else self._meter.latest(host.name)
+        return self._publisher.news(measured)
+
+    def note_fragment(self, host: Host, part: FragmentPart) -> None:
+        """A fragment has come back."""
+        if self._meter is not None:
+            self._meter.note_fragment(host.name, len(host.slots), part)
+
+    def note_step(
+        self, host: Host, first_slot: int, observations: list[Array], acted: dict[str, Any]
+    ) -> None:
+        """A step with the policy has come back."""
+        if self._meter is not None:
+            actions = [leaf.of(acted["action"]) for leaf in leaves_of(self._action_space)]
+            self._meter.note_step(host.name, first_slot, observations, actions, acted)
+
+    def forget(self, host: Host) -> None:
+        """This host is gone."""
+        if self._meter is not None:
+            self._meter.forget(host.name)
+
+    def measure(self, sparingly: bool) -> None:
+        """There may be a new version: measure how far it is from what acts.
+
+        ``sparingly`` where learners publish after every gradient step.
+        """
+        newest = self._publisher.newest
+        if self._meter is None or newest is None:
+            return
+        for host, survey in self._meter.measure(newest, sparingly).items():
+            measured = survey.measured
+            self._ledger.record_measurement(
+                host,
+                newest=newest.version,
+                realised=survey.realised,
+                **msgspec.structs.asdict(measured),
+            )
+            if self._alarm.note(host, measured.held, measured.divergence):
+                warnings.warn(
+                    f"{host} is {newest.version - measured.held} versions behind, and the "
+                    f"divergence stays at {measured.divergence:.3g}: training seems frozen. "
+                    "A loss that clips against the acting policy cannot leave it; set max_lag, "
+                    "lower the threshold, or use clusterenv.learning.decoupled_loss",
+                    stacklevel=4,
+                )

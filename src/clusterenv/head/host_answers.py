@@ -1,0 +1,180 @@
+"""What a remote host says, checked, and what it means for whoever asked.
+
+A request counts as answered only once all of its answer has been checked: whoever gives a bad
+answer is lost, and with it what it was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import lt
+from typing import Any
+
+from msgspec.structs import replace
+
+from clusterenv.arrays import Buffer
+from clusterenv.errors import ProtocolError
+from clusterenv.head.remote_host import LONGEST_REASON, RemoteHost
+from clusterenv.host.events import Event, Failed, Lost, Rows, Values, WorkerWarned
+from clusterenv.plain.row_layout import ResultRows, RowLayout
+from clusterenv.plain.spaces import rows_of
+from clusterenv.protocol.fragments import FragmentPart
+from clusterenv.protocol.replies import Raised
+from clusterenv.protocol.requests import AnyRequest, Call, CountTime, Evaluate, SetAttr
+from clusterenv.wire.arrays import read_array
+from clusterenv.wire.messages import (
+    Extra,
+    FragmentMade,
+    RequestFailed,
+    RowsMade,
+    ValuesMade,
+    Warned,
+    WorkerLost,
+)
+from clusterenv.wire.reply_checks import ReplyChecks
+
+LONGEST_TEXT = 20_000
+"""So much of a text that a host sends is shown to the user."""
+
+
+def events_in(
+    host: RemoteHost, message: Any, frames: list[Buffer], sink: RowSink, checks: ReplyChecks
+) -> Iterator[Event]:
+    """What a message means; ProtocolError if nothing can be made of it."""
+    match message:
+        case RowsMade():
+            if host.is_current(message.epoch):
+                yield from _take_rows(host, message, frames, sink)
+        case FragmentMade():
+            if host.is_current(message.epoch):
+                yield _take_fragment(host, message, frames, checks)
+        case ValuesMade(request=number, slots=slots):
+            if host.is_current(message.epoch):
+                slots = ascending(slots)
+                request = host.pending.answered(number, slots, Call, SetAttr, CountTime, Evaluate)
+                yield Values(request, slots, message.values)
+        case RequestFailed(request=number, slots=slots):
+            if host.is_current(message.epoch):
+                request = host.pending.answered(number, ascending(slots))
+                where = f"{message.where:.{LONGEST_REASON}} of {host.whereabouts()}"
+                yield Failed(request, slots, shortened(message.raised), where)
+        case WorkerLost():
+            if host.is_current(message.epoch):
+                yield _take_loss(host, message)
+        case Warned(worker=worker, category=category, text=text):
+            text = f"{text:.{LONGEST_TEXT}}"
+            yield WorkerWarned(f"{host.name}, {worker:.50}", category, text)
+        case _:
+            raise ProtocolError(f"a host may not say {type(message).__name__} now")
+
+
+def _take_rows(
+    host: RemoteHost, message: RowsMade, frames: list[Buffer], sink: RowSink
+) -> Iterator[Event]:
+    slots = host.slots if message.slots is None else ascending(message.slots)
+    if len(frames) != 1:
+        raise ProtocolError(f"{len(frames)} frames of rows; it must be one")
+    answered = host.pending.rows(slots)
+    extras = _by_request(message.extras, answered) if message.extras else None
+    sink.put(slots, frames[0])
+    host.pending.done(answered)
+    host.num_rows += len(slots)
+    if extras is None:
+        for request, group in answered:
+            yield Rows(request, group)
+    else:
+        yield from extras
+
+
+def _take_fragment(
+    host: RemoteHost, message: FragmentMade, frames: list[Buffer], checks: ReplyChecks
+) -> FragmentPart:
+    request = host.pending.collect_of(message.request)
+    if not len(set(message.names)) == len(message.arrays) == len(frames):
+        raise ProtocolError(
+            f"{len(message.names)} names and {len(message.arrays)} headers of {len(frames)} arrays"
+        )
+    arrays = {
+        name: read_array(dtype, shape, frame)
+        for name, (dtype, shape), frame in zip(message.names, message.arrays, frames, strict=True)
+    }
+    part = FragmentPart(request, ascending(message.slots), message.version, arrays)
+    checks.check_part(part)
+    host.pending.answered(message.request, message.slots)
+    host.num_rows += len(part.slots) * request.num_steps
+    return part
+
+
+def _take_loss(host: RemoteHost, message: WorkerLost) -> Lost:
+    lost = set(message.slots)
+    if not lost <= set(host.slots):
+        raise ProtocolError("it lost slots that are not its own")
+    if not lost.issuperset(slot for _, slots in message.voided for slot in slots):
+        raise ProtocolError("it does not answer for slots that it did not lose")
+    voided = host.pending.voided(message.voided)
+    where = f"{host.whereabouts()}: "
+    return Lost(
+        message.slots,
+        f"{message.reason:.{LONGEST_REASON}}",
+        f"{where}{message.obituary:.{LONGEST_TEXT}}",
+        voided,
+        message.error and f"{where}{message.error:.{LONGEST_TEXT}}",
+    )
+
+
+def ascending(slots: tuple[int, ...]) -> tuple[int, ...]:
+    """``slots``, if they ascend; ProtocolError otherwise, or if there are none."""
+    if not slots or not all(map(lt, slots, slots[1:])):
+        raise ProtocolError("slots that do not ascend")
+    return slots
+
+
+def shortened(raised: Raised) -> Raised:
+    """What was raised, without more text than anybody reads."""
+    changes: dict[str, Any] = {
+        name: f"{getattr(raised, name):.{LONGEST_TEXT}}"
+        for name in ("module", "name", "text", "traceback", "action")
+    }
+    if len(raised.arguments) > LONGEST_TEXT:
+        changes["arguments"] = b""
+    return replace(raised, **changes)
+
+
+def _by_request(
+    extras: Sequence[Extra], answered: Sequence[tuple[AnyRequest, Sequence[int]]]
+) -> list[Rows]:
+    """Rows with what is said besides of them, and those of which nothing is said."""
+    rows = []
+    said_of = [slot for extra in extras for slot in ascending(extra.slots)]
+    named = frozenset(said_of)
+    if len(named) != len(said_of):
+        raise ProtocolError("it says something of a slot twice")
+    left = set(named)
+    for request, group in answered:
+        own = set(group)
+        for extra in extras:
+            if own.issuperset(extra.slots):
+                rows.append(Rows(request, extra.slots, extra.objects, extra.infos, extra.acted))
+                left.difference_update(extra.slots)
+        if rest := [slot for slot in group if slot not in named]:
+            rows.append(Rows(request, rest))
+    if left:
+        raise ProtocolError("it says something of slots that it has no rows of")
+    return rows
+
+
+class RowSink:
+    """Where rows go that come through a socket: arrays of all slots."""
+
+    def __init__(self, layout: RowLayout, num_envs: int) -> None:
+        self._layout = layout
+        self.results: ResultRows = layout.view(bytearray(layout.size(num_envs)), num_envs)
+
+    def put(self, slots: Sequence[int], frame: Buffer) -> None:
+        """Take the rows of these slots (ascending); ProtocolError if there are not so many."""
+        if len(frame) != self._layout.size(len(slots)):
+            raise ProtocolError(f"{len(frame)} bytes are no rows of {len(slots)} slots")
+        rows = rows_of(slots)
+        came = self._layout.view(frame, len(slots))
+        for target, source in zip(self.results.arrays, came.arrays, strict=True):
+            target[rows] = source

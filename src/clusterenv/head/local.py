@@ -1,0 +1,208 @@
+"""On one machine the host is an object in the head's process: nothing listens, nothing connects."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from clusterenv.arrays import Array
+from clusterenv.errors import StartupError
+from clusterenv.head.descriptions import Description, read_description
+from clusterenv.head.fleet import Deal, Host, Presence
+from clusterenv.head.publisher import Publisher
+from clusterenv.head.remote_errors import rebuild
+from clusterenv.host.building import Building, CouldNotBuildError
+from clusterenv.host.events import Event, PullWanted, Rows
+from clusterenv.host.host import Host as LocalHost
+from clusterenv.host.plan import Plan, Spaces, WorkerLimits
+from clusterenv.host.starting import Starter
+from clusterenv.host.workers import Workers
+from clusterenv.plain.row_layout import ResultRows
+from clusterenv.protocol.fragments import FragmentPart
+from clusterenv.protocol.requests import Step
+from clusterenv.protocol.worker_status import WorkerStatus
+from clusterenv.stopwatch import Stopwatch
+from clusterenv.sync.rules import SyncRule
+
+NAME = "host-0.0"
+_TICK_S = 1.0
+
+
+class LocalStart:
+    """What there is of a local fleet before the spaces are known."""
+
+    def __init__(
+        self,
+        num_workers: int,
+        starter: Starter,
+        limits: WorkerLimits,
+        may_spin: bool,
+        plan: Plan,
+    ) -> None:
+        self._limits, self._plan = limits, plan
+        self.may_spin = may_spin
+        self._workers = Workers(num_workers, starter, limits, may_spin)
+        try:
+            self._building = self._build()
+        except BaseException:
+            self._workers.close(0.0)
+            raise
+
+    def _build(self) -> Building:
+        building, timeout_s = Building(self._workers, self._plan), self._limits.startup_timeout_s
+        try:
+            building.wait(timeout_s)
+        except CouldNotBuildError as error:
+            raised = rebuild(error.raised, error.where)
+            raise raised from raised.__cause__
+        if late := building.late:
+            num_all = sum(1 for worker in self._workers if worker.slots)
+            raise StartupError(
+                f"{num_all - len(late)} of {num_all} workers built their envs within "
+                f"startup_timeout_s={timeout_s:g}; waiting for "
+                f"{', '.join(worker.whereabouts() for worker in late)}{late[0].log()}"
+            )
+        return building
+
+    @property
+    def descriptions(self) -> list[tuple[int, Description]]:
+        """How many slots there are of each kind, in slot order, and what is known of them."""
+        return [
+            (count, read_description(data, count, allow_pickle=True))
+            for count, data in self._building.descriptions
+        ]
+
+    @property
+    def warnings(self) -> list[tuple[str, str, str]]:
+        """Worker, category and text of what workers warned of while they built their envs."""
+        return self._building.take_warnings()
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """Counts what the user's thread does, and how long it waits for workers."""
+        return self._workers.inbox.stopwatch
+
+    def lay_out(self, spaces: Spaces, rule: SyncRule, ready: list[int]) -> LocalHost:
+        """The host, whose workers are getting ready for work."""
+        return LocalHost(NAME, self._workers, self._plan, spaces, rule, ready, queues_ahead=True)
+
+    def close(self, grace_s: float) -> None:
+        """End the workers; let envs close for ``grace_s`` first."""
+        self._workers.close(grace_s)
+
+
+class LocalFleet:
+    """One host, in this process."""
+
+    deals = 0
+
+    def __init__(self, start: LocalStart, host: LocalHost, publisher: Publisher) -> None:
+        self._start, self._host, self._publisher = start, host, publisher
+        self._num_steps, self._num_rows = 0, 0
+        self.hosts: Sequence[Host] = (host,)
+
+    @property
+    def results(self) -> ResultRows:
+        """The results of all slots, a row each: workers write to them directly."""
+        return self._host.rows.results
+
+    @property
+    def has_core_to_spare(self) -> bool:
+        """Whether workers leave the head a core."""
+        return self._start.may_spin
+
+    def step_at_once(self, step: Step, actions: Array) -> bool:
+        """Step every slot and wait, where that is possible without further ado; else False."""
+        is_done = self._host.step_again(step, actions)
+        if is_done:
+            self._num_steps += 1
+        return is_done
+
+    @property
+    def is_in_lockstep(self) -> bool:
+        """Whether :meth:`step_at_once` has begun something that it could not end."""
+        return self._host.is_in_lockstep
+
+    def wait_for_parts(self, num_slots: int, timeout_s: float) -> bool:
+        """Wait until so many slots are ready; False if there is something else to hear or do."""
+        return self._host.wait_for_parts(num_slots, timeout_s)
+
+    def events(self, timeout_s: float) -> Iterator[tuple[Host, Event]]:
+        """Wait for something to happen, and give what it means."""
+        host = self._host
+        for event in host.events(timeout_s):
+            if isinstance(event, PullWanted):
+                # A copy into shared memory, and no more.
+                newest = self._publisher.hand_over(host.name, event)
+                vector = newest.snapshot.vector
+                host.take_weights(newest.policy, newest.version, vector, event.cause, len(vector))
+            else:
+                self._count(event)
+                yield host, event
+
+    def _count(self, event: Event) -> None:
+        if isinstance(event, Rows):
+            self._num_rows += len(event.slots)
+        elif isinstance(event, FragmentPart):
+            self._num_rows += len(event.slots) * event.request.num_steps
+
+    @property
+    def workers(self) -> tuple[WorkerStatus, ...]:
+        """The workers as they are now."""
+        return self._host.workers
+
+    def survey(self) -> tuple[Presence, ...]:
+        """The host, which is on this machine and in this process."""
+        host, workers = self._host, self.workers
+        num_rows = self._num_steps * len(host.slots) + self._num_rows + host.num_silent_rows
+        state = "ready" if host.is_ready else "joining"
+        return (
+            Presence(
+                host.name,
+                socket.gethostname(),
+                os.getpid(),
+                state,
+                host.slots,
+                num_rows,
+                0,
+                workers,
+            ),
+        )
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """Counts what the user's thread does, and how long it waits for workers."""
+        return self._start.stopwatch
+
+    def wake(self) -> None:
+        """End a wait; may be called by any thread."""
+        self._host.wake()
+
+    def check_acted(self, rows: Rows, acted: Any, others: Iterable[Any]) -> None:
+        """This process's own workers are believed."""
+
+    def fit_together(self, part: FragmentPart, others: Iterable[FragmentPart]) -> bool:
+        """This process's own workers are believed."""
+        return True
+
+    def blame(self, host: Host, event: Event, error: Exception) -> None:
+        """Something is wrong here, not with a peer."""
+        raise error
+
+    def welcome_arrivals(self) -> Deal | None:
+        """Nobody comes later."""
+        return None
+
+    def rebalance(self, speeds: Sequence[float]) -> Deal:
+        """There is nobody to deal slots to."""
+        return Deal((), ())
+
+    def do_without(self, host: Host) -> Deal | None:
+        """There is nobody else."""
+        return None
+
+    def close(self, grace_s: float) -> None:
+        """End everything; let envs close for ``grace_s`` first."""
+        self._start.close(grace_s)

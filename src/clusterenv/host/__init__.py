@@ -1,0 +1,1 @@
+"""One machine: starts workers, calls them through shared memory, replaces the lost. No network."""

@@ -1,0 +1,88 @@
+"""Workers build their envs: what there is of a host before the spaces of the run are known."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from clusterenv.errors import ProtocolError, StartupError
+from clusterenv.host.plan import Plan
+from clusterenv.host.worker import State, Worker
+from clusterenv.host.workers import Workers
+from clusterenv.memory.messages import Built, Warned
+from clusterenv.protocol.replies import Raised
+
+_TICK_S = 0.1
+
+
+class CouldNotBuildError(Exception):
+    """User code raised where a worker built its envs."""
+
+    def __init__(self, raised: Raised, where: str) -> None:
+        super().__init__(raised.text)
+        self.raised, self.where = raised, where
+
+
+class Building:
+    """Has the workers build the envs of a plan, and gathers what they say about them."""
+
+    def __init__(self, workers: Workers, plan: Plan) -> None:
+        self.workers, self.plan = workers, plan
+        self._descriptions: dict[int, bytes] = {}
+        self._warnings: list[tuple[str, str, str]] = []
+        for worker in workers.deal(plan.slots):
+            workers.build(worker, plan)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all have built their envs."""
+        return not self.late
+
+    @property
+    def late(self) -> list[Worker]:
+        """Those that have not yet."""
+        return [w for w in self.workers if w.slots and w.index not in self._descriptions]
+
+    @property
+    def descriptions(self) -> list[tuple[int, bytes]]:
+        """How many slots each worker has, in slot order, and what it says about them."""
+        staffed = [worker for worker in self.workers if worker.slots]
+        return [(len(worker.slots), self._descriptions[worker.index]) for worker in staffed]
+
+    def take_warnings(self) -> list[tuple[str, str, str]]:
+        """Worker, category and text of what workers warned of since the last time."""
+        warnings, self._warnings = self._warnings, []
+        return warnings
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for workers; StartupError if one is lost, CouldNotBuildError if user code raises."""
+        deadline = time.monotonic() + timeout_s
+        while not self.is_done and time.monotonic() < deadline:
+            remaining_s = deadline - time.monotonic()
+            self.workers.inbox.wait(min(_TICK_S, max(0.0, remaining_s)))
+            self.hear()
+
+    def hear(self) -> None:
+        """Take what is there, without waiting."""
+        self.workers.num_messages += 1
+        for index, message, _, number in self.workers.inbox.take():
+            worker = self.workers.all[index]
+            if number:
+                # A fragment of what it ran before.
+                worker.line.release(number)
+            self._hear(worker, message)
+        for worker, how in self.workers.ended():
+            if worker.slots:
+                raise StartupError(worker.obituary(how))
+
+    def _hear(self, worker: Worker, message: Any) -> None:
+        match message:
+            case Built(description=description, deal=deal) if deal == worker.deal:
+                self.workers.note(worker, message)
+                self._descriptions[worker.index] = description
+            case Raised(request=0) if worker.state is State.BUILDING:
+                raise CouldNotBuildError(message, worker.whereabouts())
+            case Warned(category=category, text=text):
+                self._warnings.append((worker.name, category, text))
+            case ProtocolError():
+                raise StartupError(worker.obituary(f"it broke the protocol: {message}"))

@@ -1,0 +1,109 @@
+"""What workers say, turned into events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from clusterenv.arrays import Buffer
+from clusterenv.errors import ProtocolError
+from clusterenv.host.asking import Asking
+from clusterenv.host.events import Event, Failed, Lost, Rows, Values, WorkerWarned
+from clusterenv.host.staff import Staff
+from clusterenv.host.worker import Worker
+from clusterenv.host.workers import Workers
+from clusterenv.memory.messages import Built, LaidOut, Leaving, Warned
+from clusterenv.plain.values import dtype_of_plain_data
+from clusterenv.protocol.fragments import FragmentPart
+from clusterenv.protocol.replies import Collected, Raised, Reply, Returned, Stepped, reply_to
+from clusterenv.protocol.requests import Collect
+
+
+class Hearing:
+    """Matches replies to what was asked, and lets workers get ready."""
+
+    def __init__(self, workers: Workers, staff: Staff, asking: Asking) -> None:
+        self._workers, self._staff, self._asking = workers, staff, asking
+
+    def hear(
+        self, worker: Worker, message: Any, frames: list[Buffer], number: int
+    ) -> Iterator[Event]:
+        """What a message means; ``number`` is that of its frames, to be released."""
+        match message:
+            case Reply():
+                yield from self._answered(worker, message, frames, number)
+            case Built(deal=deal) if deal == worker.deal:
+                self._workers.note(worker, message)
+                self._staff.lay_out(worker)
+            case LaidOut(error=error, deal=deal) if deal == worker.deal:
+                self._workers.note(worker, message)
+                if error:
+                    raise ProtocolError(f"it cannot map the shared memory: {error}")
+                worker.send_held_back(time.monotonic())
+            case Leaving(reason=reason):
+                worker.leaving = reason
+                self._workers.num_changes += 1
+            case Warned(category=category, text=text):
+                yield WorkerWarned(worker.name, category, text)
+            case ProtocolError():
+                raise message
+
+    def _answered(
+        self, worker: Worker, reply: Reply, frames: list[Buffer], number: int
+    ) -> Iterator[Event]:
+        asked = worker.asked.get(reply.request)
+        if asked is None:
+            # A late reply to something that was abandoned.
+            if number:
+                worker.line.release(number)
+            if isinstance(reply, Raised) and not reply.request:
+                yield from self._could_not_build(worker, reply)
+            return
+        request, slots = asked.request, asked.slots
+        if not isinstance(reply, Raised | reply_to(request)):
+            raise ProtocolError(f"{type(reply).__name__} answers no {type(request).__name__}")
+        event: Event
+        match reply:
+            case Stepped():
+                event = Rows(request, slots, reply.objects, reply.infos, reply.acted)
+            case Returned():
+                event = Values(request, slots, reply.values)
+            case Collected():
+                assert isinstance(request, Collect)
+                event = _fragment_part(worker, request, slots, reply, frames, number)
+            case _:
+                assert isinstance(reply, Raised)
+                event = Failed(request, slots, reply, worker.whereabouts())
+        # Not before it has been read: an answer that is none costs its worker, and the request.
+        del worker.asked[reply.request]
+        yield event
+        if isinstance(reply, Collected):
+            self._asking.begin_with_policy()
+
+    def _could_not_build(self, worker: Worker, raised: Raised) -> Iterator[Event]:
+        """Nobody will answer for this worker's slots; who waits for it gets the env's own error."""
+        voided = self._asking.void(worker)
+        for one in voided[:1]:
+            yield Failed(one.request, one.slots, raised, worker.whereabouts())
+        text = f"{worker.name} could not build its envs: {raised.name}: {raised.text}"
+        yield Lost(worker.slots, text, text, voided[1:], error=text)
+
+
+def _fragment_part(
+    worker: Worker,
+    request: Collect,
+    slots: tuple[int, ...],
+    reply: Collected,
+    frames: list[Buffer],
+    number: int,
+) -> FragmentPart:
+    """Views of the worker's memory; it gets the room back when they are released."""
+    arrays = {
+        name: np.frombuffer(frame, dtype_of_plain_data(dtype)).reshape(shape)
+        for name, (dtype, shape), frame in zip(reply.names, reply.arrays, frames, strict=True)
+    }
+    line = worker.line
+    return FragmentPart(request, slots, reply.version, arrays, lambda: line.release(number))

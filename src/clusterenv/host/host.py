@@ -1,0 +1,213 @@
+"""A host: the envs of one machine, driven through shared memory.
+
+It takes requests about slots, splits them among its workers, and reports what came of them as
+events. The head has one as an object where envs run on its own machine; on another machine the same
+object is driven by :mod:`clusterenv.wire.serving`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from clusterenv.arrays import Array, Buffer
+from clusterenv.errors import ProtocolError
+from clusterenv.host.asking import Asking
+from clusterenv.host.events import Event, Lost, Rows
+from clusterenv.host.hearing import Hearing
+from clusterenv.host.losses import has_to_go, overdue
+from clusterenv.host.plan import Plan, Spaces
+from clusterenv.host.staff import Staff
+from clusterenv.host.weights import HostWeights
+from clusterenv.host.worker import State, Worker
+from clusterenv.host.workers import Workers
+from clusterenv.protocol.policies import TakePolicy
+from clusterenv.protocol.requests import AnyRequest, CountTime, Newest, Step
+from clusterenv.protocol.worker_status import WorkerStatus
+from clusterenv.sync.rules import SyncRule
+
+_CHECK_EVERY_S = 0.5
+_TICK_S = 0.1
+
+
+class Host:
+    """The running envs of one machine.
+
+    Args:
+        name: What it is called in messages and in the ledger.
+        workers: Its workers, who have built their envs.
+        plan: What they run.
+        spaces: What all envs of the run agree on.
+        sync_rule: Decides whether to pull new weights.
+        ready: Where slots go that were stepped in parts and answered without a message.
+        queues_ahead: Whether workers get fragments to collect before they are done with the last:
+            where nobody drives this object while the user's thread computes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        workers: Workers,
+        plan: Plan,
+        spaces: Spaces,
+        sync_rule: SyncRule,
+        ready: list[int],
+        queues_ahead: bool,
+    ) -> None:
+        self.name, self.slots, self._workers = name, plan.slots, workers
+        self._staff = Staff(workers, plan, spaces)
+        self.rows = self._staff.map_rows()
+        workers.inbox.flags = self.rows.flags
+        stores = workers.weights, workers.evaluation_weights
+        weights = HostWeights(sync_rule, *stores, plan.first_slot)
+        self._asking = Asking(workers, self._staff, self.rows, weights, ready, queues_ahead)
+        self._hearing = Hearing(workers, self._staff, self._asking)
+        self._next_check = 0.0
+        for worker in self._staff.members:
+            self._staff.lay_out(worker)
+
+    @property
+    def staff(self) -> list[Worker]:
+        """The workers with slots."""
+        return self._staff.members
+
+    @property
+    def workers(self) -> tuple[WorkerStatus, ...]:
+        """The workers with slots as they are now."""
+        return tuple(worker.status(self.name) for worker in self._staff.members)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all workers are ready for work."""
+        return self._staff.is_ready
+
+    @property
+    def num_silent_rows(self) -> int:
+        """How many rows of parts were made so far that no event tells of."""
+        return self._asking.parts.num_rows
+
+    # Asking.
+
+    def step_again(self, step: Step, actions: Array) -> bool:
+        """Step every slot, and wait: what is usual, and no more; see :class:`Lockstep`."""
+        return self._asking.step_again(step, actions)
+
+    @property
+    def is_in_lockstep(self) -> bool:
+        """Whether a step of all slots is under way, and nothing else was heard since."""
+        return self._asking.lockstep.is_open
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every request has been answered."""
+        return self._asking.is_idle
+
+    def ask(self, request: AnyRequest, actions: Array | None = None) -> None:
+        """Have some slots worked on; ``actions`` has a row for each slot of a :class:`Step`."""
+        if isinstance(request, Step) and actions is not None:
+            self._asking.step(request, actions)
+        elif isinstance(request, CountTime):
+            self._asking.count_time(request)
+        else:
+            self._asking.ask(request)
+
+    def wait_for_parts(self, num_slots: int, timeout_s: float) -> bool:
+        """Wait until so many slots are ready; False if there is something else to hear or do."""
+        if not self._asking.parts.wait_for(num_slots, min(timeout_s, _CHECK_EVERY_S)):
+            return False
+        # Others may be lost while some go on.
+        return time.monotonic() < self._next_check
+
+    def announce(self, newest: Newest) -> None:
+        """There is a new version; whether it is pulled is decided here."""
+        self._asking.announce(newest)
+
+    def take_weights(
+        self,
+        policy: TakePolicy,
+        version: int,
+        vector: Buffer | bytearray,
+        cause: str,
+        num_bytes: int,
+    ) -> None:
+        """The weights that were wanted for ``cause`` have come; ``num_bytes`` moved for that."""
+        self._asking.take_weights(policy, version, vector, cause, num_bytes)
+
+    def abandon(self) -> set[int]:
+        """Take no notice of the answers to what was asked so far; the slots it never reached."""
+        return self._asking.abandon()
+
+    def read_actions(self, step: Step, frame: Buffer) -> Array:
+        """The actions of a step that came as bytes; ProtocolError if they are no such."""
+        return self.rows.read_actions(step.dtype, len(step.slots), frame)
+
+    # Hearing.
+
+    def listen(self) -> None:
+        """From now on every answer wakes whoever sleeps until then."""
+        self._asking.listen()
+
+    def wake(self) -> None:
+        """End a wait; may be called by any thread."""
+        self._workers.inbox.wake()
+
+    def events(self, timeout_s: float) -> Iterator[Event]:
+        """Wait for something to happen, and give what it means for whoever asked."""
+        asking, workers = self._asking, self._workers
+        if asking.lockstep.is_open and not asking.events:
+            if asking.lockstep.finish(min(timeout_s, _TICK_S)):
+                yield Rows(asking.lockstep.step, self.slots)
+                return
+            timeout_s = 0.0
+        workers.num_messages += 1
+        asking.parts.become_pending()
+        if not asking.events:
+            workers.inbox.wait(min(timeout_s, _TICK_S), asking.has_silent_answers)
+        yield from self.heard()
+
+    def heard(self) -> Iterator[Event]:
+        """What is there now, without waiting."""
+        workers, events = self._workers, self._asking.events
+        workers.inbox.was_woken = False
+        while events:
+            yield events.popleft()
+        for index, message, frames, number in workers.inbox.take():
+            worker = workers.all[index]
+            try:
+                yield from self._hearing.hear(worker, message, frames, number)
+            except Exception as error:
+                yield from self._lose(worker, f"it broke the protocol: {ProtocolError.of(error)}")
+        yield from self._asking.silent_answers()
+        yield from self._find_losses()
+        while events:
+            yield events.popleft()
+
+    # Losses.
+
+    def _find_losses(self) -> Iterator[Event]:
+        for worker, how in self._workers.ended():
+            if worker.slots:
+                yield from self._lose(worker, how)
+        members = self._staff.members
+        for worker in members:
+            if has_to_go(worker):
+                yield from self._lose(worker, worker.leaving)
+        now = time.monotonic()
+        if now >= self._next_check:
+            self._next_check = now + _CHECK_EVERY_S
+            for worker, reason in overdue(members, self._workers.limits, now):
+                yield from self._lose(worker, reason)
+
+    def _lose(self, worker: Worker, reason: str) -> Iterator[Event]:
+        """A worker is lost: replace it, and say what will not be answered."""
+        if worker.state is State.LOST:
+            return
+        self.rows.flags.expect_no_answer(worker.index)
+        self._asking.listen()
+        asked = list(worker.asked.items())
+        obituary, voided = worker.obituary(reason), self._asking.void(worker)
+        error = self._staff.replace(worker, obituary)
+        # Only now that it cannot write any more.
+        for number, one in asked:
+            self.rows.take_back(one.slots, worker.index, number)
+        yield Lost(worker.slots, reason, obituary, voided, error)

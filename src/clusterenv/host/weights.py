@@ -1,0 +1,123 @@
+"""Which weights the workers of a host act with: one copy for all, pulled when the rule says so."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from clusterenv.arrays import Buffer
+from clusterenv.host.events import PullWanted
+from clusterenv.memory.weights import WeightStore
+from clusterenv.protocol.policies import TakePolicy
+from clusterenv.protocol.requests import Evaluate, Measured, Newest, PolicyRequest
+from clusterenv.sync.rules import EVALUATION, FIRST, News, SyncRule
+
+
+class HostWeights:
+    """Knows what the head has, what the workers have, and decides whether to pull.
+
+    It knows much because a sync rule may ask for all of it.
+    """
+
+    def __init__(
+        self, rule: SyncRule, store: WeightStore, evaluation: WeightStore, first_slot: int
+    ) -> None:
+        self._rule, self._first_slot = rule, first_slot
+        self._store, self._evaluation = store, evaluation
+        self.policy: TakePolicy | None = None
+        """The policy of the weights that are held."""
+        self._held, self._held_for_evaluation = 0, 0
+        self._newest = Newest(0, 0)
+        self._measured: Measured | None = None
+        self._drift = 0.0
+        self._pulled_at_s, self._pulled_bytes = time.monotonic(), 0
+        self.pulls_for = ""
+        """The cause of the pull that is under way, if one is."""
+
+    @property
+    def _policy_id(self) -> int:
+        return 0 if self.policy is None else self.policy.policy_id
+
+    def learn(self, newest: Newest) -> None:
+        """What the head says goes for its newest version, unless we know of a newer one."""
+        if newest.version < self._newest.version:
+            return
+        self._newest = newest
+        if newest.measured is not None and newest.measured != self._measured:
+            self._measured = newest.measured
+            lag = max(1, newest.version - newest.measured.held)
+            self._drift = newest.measured.divergence / lag
+
+    @property
+    def waits_for_policy(self) -> bool:
+        """Whether the head has another policy altogether than the workers."""
+        return 0 != self._policy_id != self._newest.policy_id
+
+    def wanted_for(self, request: PolicyRequest | None) -> PullWanted | None:
+        """What to pull before ``request`` can be begun (None: before the next that comes)."""
+        cause = self._cause(request)
+        if cause is None:
+            return None
+        self.pulls_for = cause
+        held = self._held_for_evaluation if cause == EVALUATION else self._held
+        return PullWanted(self._policy_id, held, cause, self._rule.threshold)
+
+    def _cause(self, request: PolicyRequest | None) -> str | None:
+        is_new_policy = self._newest.policy_id != self._policy_id
+        if isinstance(request, Evaluate):
+            is_behind = self._held_for_evaluation < self._newest.version
+            return EVALUATION if is_new_policy or is_behind else None
+        if self._newest.policy_id and (is_new_policy or self._held == 0):
+            # Another policy altogether: no rule is asked whether that may act.
+            self._rule.cause_to_pull(self._news())
+            return FIRST
+        return self._rule.cause_to_pull(self._news())
+
+    def _news(self) -> News:
+        news = News(
+            self._held,
+            self._newest.version,
+            time_s=time.monotonic(),
+            pulled_at_s=self._pulled_at_s,
+            pulled_bytes=self._pulled_bytes,
+            first_slot=self._first_slot,
+        )
+        measured = self._measured
+        if measured is None:
+            return news
+        if measured.held != self._held:
+            # Nothing that these weights did has come back to the head yet: as in a stream, where
+            # the next fragment begins before the last one is looked at. Go by how fast it drifted.
+            return replace(news, divergence=self._drift * news.lag)
+        return replace(
+            news,
+            divergence=measured.divergence,
+            standard_error=measured.standard_error,
+            effective_sample_size=measured.effective_sample_size,
+        )
+
+    def take(
+        self,
+        policy: TakePolicy,
+        version: int,
+        vector: Buffer | bytearray,
+        cause: str,
+        num_bytes: int,
+    ) -> None:
+        """The weights of ``version`` have come; OSError if there is no memory for them."""
+        if cause != self.pulls_for:
+            return  # of a pull that was given up
+        is_new = policy.policy_id != self._policy_id
+        if is_new:
+            self._held = self._held_for_evaluation = 0
+        self.policy = policy
+        if self.pulls_for == EVALUATION:
+            self._evaluation.put(policy.policy_id, version, vector)
+            self._held_for_evaluation = version
+        else:
+            self._store.put(policy.policy_id, version, vector)
+            self._held = version
+            self._pulled_at_s, self._pulled_bytes = time.monotonic(), num_bytes
+        if version > self._newest.version:
+            self._newest = Newest(policy.policy_id, version, self._newest.measured)
+        self.pulls_for = ""

@@ -1,0 +1,26 @@
+"""A process that ends when whoever started it is gone: its standard input closes then."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+
+EXIT_HOST_GONE = 71
+
+
+def end_with_input() -> None:
+    """Let the kernel send SIGIO, which ends a process, when standard input closes."""
+    if hasattr(os, "O_ASYNC"):
+        if not leads_its_group():
+            # What an env starts is to end with this process, and nobody else.
+            os.setpgid(0, 0)
+        fcntl.fcntl(0, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([0], [], [], 0)[0] and not os.read(0, 1):
+        raise SystemExit(EXIT_HOST_GONE)
+
+
+def leads_its_group() -> bool:
+    """Whether this process leads its process group."""
+    return os.getpgrp() == os.getpid()

@@ -1,0 +1,83 @@
+"""Where a worker's time goes: words in memory that it shares with its host.
+
+The host switches it on and reads it, without a word to the worker: what is measured goes on as it
+would without.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PARTS = ("idle", "env", "inference", "serialise", "pull", "other")
+IDLE, ENV, INFERENCE, SERIALISE, PULL, OTHER = range(len(PARTS))
+
+_NANOSECONDS = 1e-9
+
+
+class PartTimes:
+    """Nanoseconds by part of a worker's work, counted while a flag is set.
+
+    Args:
+        words: So many as :attr:`SIZE` says.
+        clock: What tells the time, in nanoseconds: the same for all processes of a machine.
+    """
+
+    SIZE = 4 + len(PARTS)
+    _ON, _PART, _SINCE, _ANSWERED, _COUNTS = range(5)
+
+    def __init__(self, words: memoryview, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._words, self._clock = words, clock
+
+    @staticmethod
+    def unshared() -> PartTimes:
+        """For what runs without a host: nobody switches it on."""
+        return PartTimes(memoryview(bytearray(8 * PartTimes.SIZE)).cast("q"))
+
+    # The worker's side.
+
+    @property
+    def is_on(self) -> bool:
+        """Whether to say what begins; a worker looks once per call or fragment."""
+        return bool(self._words[self._ON])
+
+    def begin(self, part: int) -> None:
+        """The worker does something else from now on; counted only while it is on."""
+        words = self._words
+        if not words[self._ON]:
+            return
+        now = self._clock()
+        words[self._COUNTS + words[self._PART]] += now - words[self._SINCE]
+        words[self._PART], words[self._SINCE] = part, now
+
+    def answer(self) -> None:
+        """The worker has answered, and has nothing to do until it is asked again."""
+        words = self._words
+        if words[self._ON]:
+            self.begin(IDLE)
+            words[self._ANSWERED] = words[self._SINCE]
+
+    # The host's side.
+
+    @property
+    def answered_at(self) -> int:
+        """When the worker answered last, while it was on."""
+        return int(self._words[self._ANSWERED])
+
+    def start(self) -> None:
+        """Count from now on; a worker in the middle of something counts as idle until its end."""
+        words = self._words
+        for place in range(self._ANSWERED, self.SIZE):
+            words[place] = 0
+        words[self._PART], words[self._SINCE] = IDLE, self._clock()
+        words[self._ON] = 1
+
+    def stop(self) -> dict[str, float]:
+        """The seconds of each part since :meth:`start`; nothing if it was not on."""
+        words = self._words
+        if not words[self._ON]:
+            return {}
+        words[self._ON] = 0
+        counts = [words[self._COUNTS + part] for part in range(len(PARTS))]
+        counts[words[self._PART]] += max(0, self._clock() - words[self._SINCE])
+        return {part: count * _NANOSECONDS for part, count in zip(PARTS, counts, strict=True)}

@@ -1,0 +1,186 @@
+"""The rows of a host's slots, in memory that the host and all its workers share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clusterenv.arrays import Array, Buffer
+from clusterenv.errors import ProtocolError
+from clusterenv.memory.answer_flags import MOST_PARTS, AnswerFlags, PartFlags
+from clusterenv.memory.segments import map_memory
+from clusterenv.plain.row_layout import RowLayout, aligned
+from clusterenv.plain.spaces import Leaf, rows_of
+from clusterenv.plain.values import dtype_of_plain_data
+
+_WORDS_PER_SLOT = (1, 2, 2, MOST_PARTS, 1, 1)
+
+
+class SharedRows:
+    """Actions and results of the slots of a host, and the flags of its workers; a row per slot.
+
+    A worker may be killed while it writes, so what its rows said before is kept until it has
+    answered.
+
+    Args:
+        fd: The memory, of at least :meth:`size_of` bytes.
+        slots: The slots of the host, which are neighbours. Each worker has at least one.
+        num_workers: How many workers share it.
+        action: The leaf of the action space, if that is a single array.
+        leaves: The leaves of the observation space.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        slots: range,
+        num_workers: int,
+        action: Leaf | None,
+        leaves: Sequence[Leaf],
+    ) -> None:
+        self.slots, count = slots, len(slots)
+        self._first, self._count = slots.start, count
+        self._memory = map_memory(fd, self.size_of(count, action, leaves))
+        self._offset = 0
+        # Of these only the first rows are needed.
+        words, host = self._take_words(1)[:num_workers], self._take_words(2)[:2]
+        self.flags = AnswerFlags(words, host, self._take_words(2)[: num_workers + 1])
+        answers, counts = self._take_words(MOST_PARTS), self._take_words(1)[:num_workers]
+        self.part_flags = PartFlags(answers, counts, host)
+        self._writes = self._take_words(1)
+        self._layout = layout = RowLayout(leaves)
+        self.memory = self._take_bytes(layout.size(count))
+        """All results in one piece."""
+        self.results = layout.view(self.memory, count)
+        before = layout.view(self._take_bytes(layout.size(count)), count)
+        self.now_and_before = [
+            (now, then)
+            for now, then in zip(self.results.observations, before.observations, strict=True)
+            if now is not None and then is not None
+        ]
+        self._action_shape = action.shape if action is not None else ()
+        self._action_bytes = self._take_actions(action)
+        self._action_views: dict[str, Array] = {}
+        # Of the actions that were put last; mostly the next are alike.
+        self._dtype: np.dtype[Any] | None = None
+        self._dtype_name = ""
+
+    def put_actions(self, actions: Array, slots: Sequence[int] | None = None) -> str:
+        """Write a row for each of these slots (ascending), or all; the dtype to read them with."""
+        if actions.dtype is not self._dtype:
+            # To put its name together each time costs more than to write the actions.
+            self._dtype, self._dtype_name = actions.dtype, actions.dtype.str
+            self.actions(self._dtype_name)
+        rows = ... if slots is None else self.rows_of(slots)
+        self._action_views[self._dtype_name][rows] = actions
+        return self._dtype_name
+
+    def rows_of(self, slots: Sequence[int]) -> slice | list[int]:
+        """An index of the rows of ``slots`` (ascending)."""
+        return rows_of(slots, self._first)
+
+    def actions(self, dtype: str) -> Array:
+        """The action rows seen as ``dtype``: envs get the dtype that the user passed."""
+        if dtype not in self._action_views:
+            assert self._action_bytes is not None
+            # A slot's row begins at the same byte whatever the dtype: rows never overlap.
+            width = math.prod(self._action_shape) * np.dtype(dtype).itemsize
+            rows = self._action_bytes[:, :width].view(dtype)
+            self._action_views[dtype] = rows.reshape(self._count, *self._action_shape)
+        return self._action_views[dtype]
+
+    def copy_actions(self, dtype: str, slots: Sequence[int]) -> Any:
+        """For envs, which may keep an action, and may write to it."""
+        return self.actions(dtype)[self.rows_of(slots)].copy()
+
+    def read_actions(self, dtype: str, count: int, frame: Buffer) -> Array:
+        """The actions of so many slots in bytes that came from elsewhere."""
+        kind = dtype_of_plain_data(dtype)
+        shape = (count, *self._action_shape)
+        if math.prod(shape) * kind.itemsize != len(frame) or self._action_bytes is None:
+            raise ProtocolError(f"{len(frame)} bytes are no actions of shape {shape} of {dtype}")
+        return np.frombuffer(frame, kind).reshape(shape)
+
+    def copy_of(self, slots: Sequence[int]) -> memoryview:
+        """The results of these slots (ascending) alone, in one piece."""
+        memory = bytearray(self._layout.size(len(slots)))
+        rows, copy = self.rows_of(slots), self._layout.view(memory, len(slots))
+        for target, source in zip(copy.arrays, self.results.arrays, strict=True):
+            target[...] = source[rows]
+        return memoryview(memory)
+
+    def begin_to_write(self, slots: Sequence[int], worker: int, request: int) -> None:
+        """A worker is going to write its answer to ``request`` to these rows."""
+        rows = self.rows_of(slots)
+        for now, before in self.now_and_before:
+            before[rows] = now[rows]
+        self.note_write(worker, request)
+
+    def note_write(self, worker: int, request: int) -> None:
+        """What these rows said before is in safety."""
+        self._writes[worker] = request
+
+    def take_back(self, slots: Sequence[int], worker: int, request: int) -> None:
+        """The worker is gone without an answer: the observations are those before it wrote."""
+        if self._writes[worker] != request:
+            return
+        rows = self.rows_of(slots)
+        for now, before in self.now_and_before:
+            now[rows] = before[rows]
+
+    def _take_words(self, per_slot: int) -> memoryview:
+        return self._take_bytes(8 * per_slot * self._count).cast("q")
+
+    def _take_actions(self, action: Leaf | None) -> Array | None:
+        if action is None:
+            return None
+        width = _action_row_bytes(action)
+        memory = self._take_bytes(width * self._count)
+        return np.ndarray((self._count, width), np.uint8, memory)
+
+    def _take_bytes(self, size: int) -> memoryview:
+        start, self._offset = self._offset, self._offset + aligned(size)
+        return self._memory[start : start + size]
+
+    @staticmethod
+    def size_of(num_slots: int, action: Leaf | None, leaves: Sequence[Leaf]) -> int:
+        """Bytes that so many rows take."""
+        words = sum(aligned(8 * count * num_slots) for count in _WORDS_PER_SLOT)
+        results = 2 * RowLayout(leaves).size(num_slots)
+        actions = 0 if action is None else aligned(_action_row_bytes(action) * num_slots)
+        return words + results + actions
+
+
+class RowRange:
+    """The rows of slots that are neighbours: the arrays of all rows, but only these."""
+
+    def __init__(self, shared: SharedRows, slots: Sequence[int]) -> None:
+        rows = shared.rows_of(slots)
+        results = shared.results
+        self.rewards = results.rewards[rows]
+        self.terminated, self.truncated = results.terminated[rows], results.truncated[rows]
+        self.observations = [None if a is None else a[rows] for a in results.observations]
+        self._now_and_before = [(now[rows], before[rows]) for now, before in shared.now_and_before]
+        self._shared, self._rows = shared, rows
+        self._actions: dict[str, Array] = {}
+
+    def copy_actions(self, dtype: str) -> Array:
+        """As :meth:`SharedRows.copy_actions`."""
+        actions = self._actions.get(dtype)
+        if actions is None:
+            actions = self._actions[dtype] = self._shared.actions(dtype)[self._rows]
+        return actions.copy()
+
+    def keep(self) -> None:
+        """Keep what these rows say, for the case that their worker is killed while it writes."""
+        for now, before in self._now_and_before:
+            np.copyto(before, now)
+
+
+def _action_row_bytes(leaf: Leaf) -> int:
+    # Room for any number whatever the space says, see SharedRows.actions.
+    assert leaf.dtype is not None
+    return math.prod(leaf.shape) * max(16, leaf.dtype.itemsize)

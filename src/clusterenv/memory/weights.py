@@ -1,0 +1,83 @@
+"""The newest weights, once per machine: the host writes them, its workers take copies."""
+
+from __future__ import annotations
+
+import os
+
+from clusterenv.arrays import Buffer
+from clusterenv.memory.answer_flags import barrier
+from clusterenv.memory.segments import allocate, create, map_memory
+
+_HEADER_BYTES = 64
+_SEQUENCE, _POLICY, _VERSION, _OFFSET, _SIZE = range(5)
+
+
+class WeightStore:
+    """One vector with its version, in memory that a host and all its workers share.
+
+    There is room for two: the next one is written beside the one that workers may be copying, and
+    only then becomes the newest. A worker that was too slow for that notices, and copies again.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._map()
+
+    @staticmethod
+    def create() -> WeightStore:
+        """An empty one; OSError without memory."""
+        return WeightStore(create("weights", _HEADER_BYTES))
+
+    @property
+    def fd(self) -> int:
+        """For workers to inherit."""
+        return self._fd
+
+    def _map(self) -> None:
+        self._memory = map_memory(self._fd, os.fstat(self._fd).st_size)
+        self._header = self._memory[:_HEADER_BYTES].cast("q")
+
+    def put(self, policy_id: int, version: int, vector: Buffer | bytearray) -> None:
+        """These are the newest weights from now on; OSError without memory."""
+        header, size = self._header, len(vector)
+        room = (len(self._memory) - _HEADER_BYTES) // 2
+        if size > room:
+            allocate(self._fd, _HEADER_BYTES + 2 * size)
+            self._map()
+            header, room = self._header, size
+            # The halves are elsewhere now, and may lie over what a worker is copying.
+            self._begin(header)
+        # The half that nobody has been pointed to since the last time.
+        offset = _HEADER_BYTES if header[_OFFSET] != _HEADER_BYTES else _HEADER_BYTES + room
+        self._memory[offset : offset + size] = vector
+        self._begin(header)
+        header[_POLICY], header[_VERSION] = policy_id, version
+        header[_OFFSET], header[_SIZE] = offset, size
+        barrier()
+        header[_SEQUENCE] += 1
+
+    def _begin(self, header: memoryview) -> None:
+        """The sequence is odd while somebody writes."""
+        header[_SEQUENCE] |= 1
+        barrier()
+
+    def take(self, policy_id: int, newer_than: int) -> tuple[int, bytearray] | None:
+        """Version and vector, if they are of this policy and newer than what the caller has."""
+        while True:
+            header = self._header
+            sequence = header[_SEQUENCE]
+            held, version = header[_POLICY], header[_VERSION]
+            offset, size = header[_OFFSET], header[_SIZE]
+            if offset + size > len(self._memory):
+                self._map()
+                continue
+            if sequence % 2 == 0 and (held != policy_id or version <= newer_than):
+                return None
+            vector = bytearray(self._memory[offset : offset + size])
+            barrier()
+            if sequence % 2 == 0 and header[_SEQUENCE] == sequence:
+                return version, vector
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._fd)

@@ -1,0 +1,50 @@
+"""Fragments on their way: named arrays of some slots, joined where that is cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from clusterenv.arrays import Array
+from clusterenv.protocol.requests import Collect
+
+# Names that begin so have a row per slot, or per episode; all others are [T, n, …].
+_TALL = ("state/", "finals/", "last_values")
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class FragmentPart:
+    """Steps of some slots (ascending) by one version: named arrays."""
+
+    request: Collect
+    slots: tuple[int, ...]
+    version: int
+    arrays: dict[str, Array]
+    release: Callable[[], None] = field(default=_nothing, repr=False)
+    """To be called when the arrays, which may lie in shared memory, are not needed any more."""
+
+    def __lt__(self, other: FragmentPart) -> bool:
+        return self.request.request < other.request.request
+
+
+def join_arrays(name: str, arrays: list[Array]) -> Array:
+    """The arrays of that name of several parts as one, which is the caller's own."""
+    return np.concatenate(arrays, axis=0 if name.startswith(_TALL) else 1)
+
+
+def join_parts(parts: Sequence[FragmentPart]) -> FragmentPart:
+    """Parts of one version whose slots ascend as one part, in memory of its own."""
+    first = parts[0]
+    arrays = {
+        name: join_arrays(name, [part.arrays[name] for part in parts]) for name in first.arrays
+    }
+    slots = tuple(slot for part in parts for slot in part.slots)
+    for part in parts:
+        part.release()
+    return FragmentPart(first.request, slots, first.version, arrays)

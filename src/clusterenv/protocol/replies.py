@@ -1,0 +1,67 @@
+"""What comes back for a request, from a worker to its host."""
+
+from __future__ import annotations
+
+from clusterenv.protocol.message import Message
+from clusterenv.protocol.requests import (
+    AnyRequest,
+    Call,
+    Collect,
+    Evaluate,
+    SetAttr,
+)
+
+
+class Reply(Message):
+    """Answers a request."""
+
+    request: int
+
+
+class Stepped(Reply):
+    """The rows of the slots are written; ``objects`` packs the leaves that are no arrays,
+    ``infos`` is what pack_infos makes, ``acted`` packs what a policy did."""
+
+    objects: bytes = b""
+    infos: bytes = b""
+    acted: bytes = b""
+
+
+class Returned(Reply):
+    """Answer to Call and Evaluate: ``values`` packs one value per slot. To SetAttr: none."""
+
+    values: bytes
+
+
+class Collected(Reply):
+    """A fragment: one frame per named array."""
+
+    version: int
+    names: tuple[str, ...]
+    arrays: tuple[tuple[str, tuple[int, ...]], ...]
+    """The dtype and shape of each."""
+
+
+class Raised(Reply):
+    """User code raised while the worker handled ``request``."""
+
+    slot: int | None
+    module: str
+    name: str
+    arguments: bytes
+    text: str
+    traceback: str
+    action: str = ""
+
+
+_REPLY_TO: dict[type, type] = {
+    Call: Returned,
+    SetAttr: Returned,
+    Evaluate: Returned,
+    Collect: Collected,
+}
+
+
+def reply_to(request: AnyRequest) -> type:
+    """The kind of reply that answers ``request``, unless user code raises."""
+    return _REPLY_TO.get(type(request), Stepped)

@@ -1,0 +1,1 @@
+"""How a run is doing: shown by its head, read by `top`."""

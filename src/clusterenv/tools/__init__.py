@@ -1,0 +1,1 @@
+"""``python -m clusterenv …``: a file per command, and what they need."""

@@ -1,0 +1,44 @@
+"""Profiles of several layouts → a table, and which of them to take. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from clusterenv.profile import SHARES, Profile, advise, shares
+from clusterenv.tools.tables import Table, short
+
+# One that is hardly faster is not worth changing a loop for.
+_WORTH_IT = 1.1
+_LINES = {
+    "step": "actions = policy(obs); envs.step(actions)",
+    "rollout": "rollout = envs.rollout(policy, num_steps)",
+    "stream": "for fragment in envs.stream(num_steps): …",
+}
+
+
+def profile_table(what: str, profiles: Mapping[str, Profile]) -> Table:
+    """A row per layout."""
+    first = next(iter(profiles.values()))
+    rows = []
+    for name, profile in profiles.items():
+        share = shares(profile)
+        parts = [f"{100 * share[one]:.0f} %" for one in SHARES]
+        rows.append((name, short(profile.steps_per_s), *parts))
+    layout = f"{first.num_envs} envs on {first.num_workers} workers"
+    title = f"{what}: {layout}; what a worker's time goes to"
+    return Table(title, ("layout", "steps/s", *SHARES), rows)
+
+
+def recommend(profiles: Mapping[str, Profile]) -> list[str]:
+    """The layout to take, as measured, and what would help it further."""
+    first, *_ = profiles
+    fastest = max(profiles, key=lambda name: profiles[name].steps_per_s)
+    if profiles[fastest].steps_per_s < _WORTH_IT * profiles[first].steps_per_s:
+        fastest = first
+    told = [f"take {fastest}: {_LINES[fastest]}"]
+    if fastest != first:
+        times = profiles[fastest].steps_per_s / max(1e-9, profiles[first].steps_per_s)
+        told[0] += f" is {times:.1f} times as fast as {first} here"
+    if fastest == "stream":
+        told[0] += "; its fragments may be a few versions old: on-policy learners take rollout"
+    return told + [f"{fastest}: {line}" for line in advise(profiles[fastest])]

@@ -1,0 +1,138 @@
+"""Two snapshots of a run → the table that `top` shows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clusterenv.status.channel import Run
+from clusterenv.status.run_status import HostSummary, RunStatus, WorkerSummary
+from clusterenv.tools.tables import Table, short
+
+_HEADINGS = (
+    "host", "machine", "pid", "state",
+    "slots", "steps/s", "version", "lag", "divergence", "pulls", "restarts",
+)  # fmt: skip
+_NOTHING = "-"
+
+
+def run_table(before: RunStatus | None, now: RunStatus, at_most: int | None = None) -> Table:
+    """Hosts, each with its workers below it.
+
+    Rates are those between the two; of the whole run so far where there is only one. Of more than
+    ``at_most`` lines, those that most need a look: of what is not ready, or slow.
+    """
+    elapsed_s = max(1e-9, now.uptime_s - (before.uptime_s if before else 0.0))
+    rates = _rates(before, now, elapsed_s)
+    hosts = _those_to_look_at(now.hosts, rates, at_most)
+    room = None if at_most is None else max(0, at_most - len(hosts))
+    workers = _workers_to_look_at([worker for host in hosts for worker in host.workers], room)
+    rows: list[tuple[str, ...]] = []
+    for host in hosts:
+        rows.append(_host_row(host, rates[host.name], now.version))
+        rows += [_worker_row(worker) for worker in host.workers if worker in workers]
+    total = (
+        f"run {now.run}  head {now.machine} pid {now.pid}  up {_duration(now.uptime_s)}  "
+        f"{counted(len(now.hosts), 'host')}  {counted(now.num_workers, 'worker')}  "
+        f"{now.num_envs} envs  {short(sum(rates.values()))} steps/s  version {now.version}"
+    )
+    notes = _hidden(now, len(hosts), len(workers)) + _notes(before, now, elapsed_s)
+    return Table(total, _HEADINGS, rows, notes, text_columns=4)
+
+
+def _rates(before: RunStatus | None, now: RunStatus, elapsed_s: float) -> dict[str, float]:
+    if before is None:
+        return {host.name: host.rows / elapsed_s for host in now.hosts}
+    # A host that was not there yet has no rate: its place's rows are its predecessor's.
+    earlier = {host.name: host.rows for host in before.hosts}
+    return {
+        host.name: (host.rows - earlier.get(host.name, host.rows)) / elapsed_s for host in now.hosts
+    }
+
+
+def _those_to_look_at(
+    hosts: Sequence[HostSummary], rates: dict[str, float], at_most: int | None
+) -> Sequence[HostSummary]:
+    if at_most is None or len(hosts) <= at_most:
+        return hosts
+    slow_first = sorted(hosts, key=lambda host: (host.state == "ready", rates[host.name]))
+    return slow_first[:at_most]
+
+
+def _workers_to_look_at(
+    workers: Sequence[WorkerSummary], at_most: int | None
+) -> Sequence[WorkerSummary]:
+    if at_most is None or len(workers) <= at_most:
+        return workers
+    troubled_first = sorted(workers, key=lambda one: (one.state == "ready", -one.restarts))
+    return troubled_first[:at_most]
+
+
+def _hidden(now: RunStatus, num_hosts: int, num_workers: int) -> list[str]:
+    hosts, workers = len(now.hosts) - num_hosts, now.num_workers - num_workers
+    if hosts:
+        return [f"… and {hosts} more hosts, ready and faster, and {workers} more workers"]
+    return [f"… and {workers} more workers"] if workers else []
+
+
+def _host_row(host: HostSummary, rate: float, version: int) -> tuple[str, ...]:
+    held = host.held
+    return (
+        host.name,
+        host.machine or _NOTHING,
+        str(host.pid or _NOTHING),
+        host.state,
+        str(host.slots),
+        short(rate),
+        _NOTHING if held is None else str(held),
+        _NOTHING if held is None else str(version - held),
+        _NOTHING if host.divergence is None else f"{host.divergence:.2g}",
+        str(host.pulls),
+        str(host.restarts),
+    )
+
+
+def _worker_row(worker: WorkerSummary) -> tuple[str, ...]:
+    name, pid, slots = f"  {worker.name}", str(worker.pid or _NOTHING), str(worker.slots)
+    return name, "", pid, worker.state, slots, *[""] * 5, str(worker.restarts)
+
+
+def counted(number: int, what: str) -> str:
+    """``1 host``, ``2 hosts``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _notes(before: RunStatus | None, now: RunStatus, elapsed_s: float) -> list[str]:
+    total = sum(now.bytes_by_kind.values())
+    rate = (total - (sum(before.bytes_by_kind.values()) if before else 0)) / elapsed_s
+    largest = sorted(now.bytes_by_kind.items(), key=lambda kind: -kind[1])[:4]
+    kinds = ", ".join(f"{kind} {short(size)}B" for kind, size in largest)
+    causes = ", ".join(f"{cause} {n}" for cause, n in sorted(now.pulls_by_cause.items()))
+    shared = f"{short(now.shared_bytes)}B by shared memory, " if now.shared_bytes else ""
+    return [
+        f"socket: {short(total)}B ({short(rate)}B/s): {kinds or 'nothing yet'}",
+        f"sync: {shared}{short(now.sync_bytes)}B by socket, {short(now.bytes_avoided)}B avoided; "
+        f"pulls: {causes or 'none'}",
+    ]
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours = int(seconds) // 60 % 60, int(seconds) // 3600
+    return f"{hours}:{minutes:02}:{int(seconds) % 60:02}"
+
+
+def choose_run(runs: Sequence[Run], wanted: str | None) -> Run:
+    """The run that ``wanted`` (an id, its beginning, or a pid) means; ValueError says what else."""
+    fitting = [
+        run for run in runs if wanted is None or run.id.startswith(wanted) or str(run.pid) == wanted
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not runs:
+        raise ValueError(
+            "no run of yours on this machine: `top` sees heads of the same user, in the same "
+            "network namespace (container); run it where the head runs"
+        )
+    names = ", ".join(f"{run.id} (pid {run.pid})" for run in fitting or runs)
+    if not fitting:
+        raise ValueError(f"no run {wanted!r}; there are: {names}")
+    raise ValueError(f"several runs: say which with `top RUN`: {names}")

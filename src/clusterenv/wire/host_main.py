@@ -1,0 +1,193 @@
+"""``python -m clusterenv host``: the one command that every launcher starts."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from clusterenv.errors import ProtocolError
+from clusterenv.host.output import WorkerOutput
+from clusterenv.host.starting import ProcessStarter
+from clusterenv.host.workers import Workers
+from clusterenv.launchers.attached import keep_attached
+from clusterenv.launchers.base import PLACE_VARIABLE, cores
+from clusterenv.lifelines import EXIT_HOST_GONE as EXIT_HEAD_GONE
+from clusterenv.lifelines import end_with_input
+from clusterenv.wire.addresses import numeric
+from clusterenv.wire.applying import NoHeadError, apply
+from clusterenv.wire.host_lifeline import HostLifeline
+from clusterenv.wire.host_socket import HostSocket
+from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE, Invitation
+from clusterenv.wire.messages import PROTOCOL_VERSION, Hello
+from clusterenv.wire.serving import Service
+from clusterenv.wire.versions import versions
+
+_LAST_OUTPUT_S = 1.0
+
+
+def run_host(
+    key_file: str | None = None,
+    head: str | None = None,
+    once: bool = False,
+    workers: int | None = None,
+) -> NoReturn:
+    """Get the invitation, serve until the head says Close, and end."""
+    if key_file is None:
+        invitation, is_lifeline = _get_invitation()
+        _run(invitation, workers, is_lifeline, EXIT_HEAD_GONE)
+    ticket = _parse(_read_key_file(Path(key_file)), key_file)
+    ticket = ticket if head is None else ticket.at(head)
+    if not once:
+        raise SystemExit(keep_attached(ticket.to_bytes(), workers))
+    # The first process of a container, unlike others, does not end by default.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        _run(ticket, workers, input_is_lifeline=False, exit_without_head=0)
+    except NoHeadError as error:
+        print(error, file=sys.stderr, flush=True)
+        raise SystemExit(0) from None
+
+
+def hello(workers: int) -> Hello:
+    """Who this host is and what it runs."""
+    place = os.environ.get(PLACE_VARIABLE, "")
+    return Hello(PROTOCOL_VERSION, versions(), socket.gethostname(), os.getpid(), workers, place)
+
+
+def _run(
+    invitation: Invitation,
+    workers: int | None,
+    input_is_lifeline: bool,
+    exit_without_head: int,
+) -> NoReturn:
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if input_is_lifeline:
+        end_with_input()
+    os.environ.update(invitation.environment)
+    num_workers = workers or invitation.workers or cores()
+    invitation = invitation.at(_find_head(invitation))
+    if invitation.is_ticket:
+        invitation = apply(invitation, hello(num_workers))
+        num_workers = workers or invitation.workers or num_workers
+    connection = HostSocket(invitation)
+    HostLifeline(connection, invitation, input_is_lifeline, exit_without_head).start()
+    # Workers start while the head lets us in.
+    may_spin = cores() > num_workers
+    output = WorkerOutput(sys.stdout.fileno())
+    output.start()
+    starter = ProcessStarter(output=output, heed_signals=False)
+    crew = Workers(num_workers, starter, invitation.limits, may_spin)
+    connection.send(hello(num_workers))
+    service = Service(invitation.host, connection, crew)
+    _leave_on(service, signal.SIGTERM, signal.SIGUSR1)
+    try:
+        grace_s = service.run()
+    except BaseException:
+        crew.close(0.0)
+        output.close(_LAST_OUTPUT_S)
+        raise
+    crew.close(grace_s)
+    output.close(_LAST_OUTPUT_S)
+    connection.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _leave_on(service: Service, *signals: signal.Signals) -> None:
+    """Ask the head to take the slots back when one of these arrives; it then says Close."""
+
+    def leave(number: int, _: object) -> None:
+        service.leaving = f"its engine told it to leave ({signal.Signals(number).name})"
+
+    for number in signals:
+        signal.signal(number, leave)
+
+
+def _find_head(invitation: Invitation) -> str:
+    def say(text: str) -> None:
+        print(f"clusterenv host: {text}", file=sys.stderr, flush=True)
+
+    address, lease_s = invitation.address, invitation.lease_s
+    try:
+        return numeric(address, lease_s, say)
+    except ValueError as error:
+        raise SystemExit(f"clusterenv host: {error}") from None
+    except OSError as error:
+        raise NoHeadError(
+            f"clusterenv host: no head at {address} for lease_s={lease_s:g}: {error}"
+        ) from None
+
+
+def _get_invitation() -> tuple[Invitation, bool]:
+    """The invitation, and whether it came through a standard input that the head holds open."""
+    given = _take_from_environment(ENVIRONMENT_VARIABLE)
+    if given is None:
+        return _parse(_read_line(0), "standard input"), True
+    # One line per host of a job; Slurm and its kin number the tasks.
+    lines, task = given.splitlines(), int(os.environ.get("SLURM_PROCID", "0"))
+    return _parse(lines[min(task, len(lines) - 1)].encode(), ENVIRONMENT_VARIABLE), False
+
+
+def _take_from_environment(name: str) -> str | None:
+    """The variable's value, deleted: what env code starts must not inherit it, nor find it in
+    ``/proc/self/environ``, which shows the memory that the process was started with."""
+    value = os.environ.get(name)
+    if value is not None:
+        with contextlib.suppress(OSError, AttributeError):
+            getenv = ctypes.CDLL(None).getenv
+            getenv.restype = ctypes.c_void_p
+            if place := getenv(name.encode()):
+                ctypes.memset(place, ord("x"), len(os.fsencode(value)))
+        del os.environ[name]
+    return value
+
+
+def _parse(data: bytes, source: str) -> Invitation:
+    try:
+        return Invitation.from_bytes(data)
+    except ProtocolError as error:
+        raise SystemExit(
+            f"clusterenv host: what {source} holds is no invitation: {error}"
+        ) from None
+
+
+def _read_key_file(path: Path) -> bytes:
+    try:
+        if _others_can_read(path):
+            raise SystemExit(
+                f"clusterenv host: {path} can be read by others: chmod 600 {path}, and start the "
+                "run again, since its key may have been seen"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise SystemExit(f"clusterenv host: cannot read the key file: {error}") from None
+
+
+def _others_can_read(path: Path) -> bool:
+    found = path.stat()
+    # Kubernetes hands a Secret to a user other than root as a file of root's, by its group.
+    by_group = found.st_uid == 0 != os.getuid() and found.st_gid in {os.getgid(), *os.getgroups()}
+    return bool(found.st_mode & (0o037 if by_group else 0o077))
+
+
+def _read_line(fd: int) -> bytes:
+    # Unbuffered, so that nothing of what follows is swallowed.
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(fd, 1)
+        if not byte:
+            raise SystemExit(
+                "clusterenv host: no invitation on standard input; hosts are started by a "
+                "launcher, see ClusterEnv(launcher=…), or by hand with --key-file"
+            )
+        line += byte
+    return line

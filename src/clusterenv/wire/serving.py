@@ -1,0 +1,270 @@
+"""A host behind a socket: what the head says goes to the host object, its events to the head."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import zmq
+
+from clusterenv.arrays import Buffer
+from clusterenv.errors import StartupError
+from clusterenv.host.building import Building, CouldNotBuildError
+from clusterenv.host.events import (
+    Event,
+    Failed,
+    Lost,
+    PullWanted,
+    Rows,
+    Values,
+    WorkerWarned,
+)
+from clusterenv.host.host import Host
+from clusterenv.host.workers import Workers
+from clusterenv.policies.copy import Received
+from clusterenv.protocol.fragments import FragmentPart
+from clusterenv.protocol.policies import TakePolicy
+from clusterenv.protocol.requests import Request, Step
+from clusterenv.protocol.worker_status import WorkerStatus
+from clusterenv.surroundings import settle
+from clusterenv.sync.rules import EVALUATION
+from clusterenv.wire.gathering import Gathering
+from clusterenv.wire.host_socket import HostSocket
+from clusterenv.wire.messages import (
+    Abandon,
+    Announce,
+    Build,
+    Built,
+    CannotStart,
+    Close,
+    LayOut,
+    Leaving,
+    Pull,
+    Pulled,
+    Ready,
+    Refused,
+    RequestFailed,
+    Staff,
+    ValuesMade,
+    Warned,
+    Weights,
+    WorkerLost,
+    WorkerState,
+)
+
+_POLL_S = 0.1
+
+
+class Service:
+    """Serves one head until it says Close."""
+
+    def __init__(self, name: str, socket: HostSocket, workers: Workers) -> None:
+        self._name, self._socket, self._workers = name, socket, workers
+        self._building: Building | None = None
+        self._host: Host | None = None
+        self._gathering: Gathering | None = None
+        self._epoch = 0
+        self._is_ready = False
+        self._num_changes = -1
+        self._received, self._pulled_at = Received(), 0.0
+        self._policy: TakePolicy | None = None
+        self.leaving = ""
+        """Why this host has to end soon; may be set by a signal handler."""
+        self._grace_s: float | None = None
+        self._poller = zmq.Poller()
+        self._poller.register(socket.socket, zmq.POLLIN)
+        self._poller.register(workers.inbox.bell.fd, zmq.POLLIN)
+
+    def run(self) -> float:
+        """Serve; gives how long the envs may take to close."""
+        while self._grace_s is None:
+            self._wait()
+            while (received := self._socket.receive(0)) is not None:
+                self._hear(*received)
+            self._look_at_workers()
+            self._tell_leaving()
+        return self._grace_s
+
+    def _wait(self) -> None:
+        inbox = self._workers.inbox
+        try:
+            if self._host is not None:
+                self._host.listen()
+            if inbox.fall_asleep():
+                self._poller.poll(int(_POLL_S * 1000))
+        finally:
+            inbox.wake_up()
+        inbox.bell.clear()
+
+    def _tell_leaving(self) -> None:
+        if self.leaving:
+            self._socket.send(Leaving(self.leaving))
+            self.leaving = ""
+
+    # What the head says.
+
+    def _hear(self, message: Any, frames: list[Buffer]) -> None:
+        match message:
+            case Step() if frames and self._host is not None:
+                self._step(message, frames)
+            case Request():
+                self._ask(message)
+            case Announce(newest=newest) if self._host is not None:
+                self._host.announce(newest)
+            case Abandon(epoch=epoch):
+                self._abandon(epoch)
+            case TakePolicy():
+                self._policy = message
+            case Weights():
+                self._take_weights(message, frames[0])
+            case Build(plan=plan, epoch=epoch):
+                self._abandon(epoch)
+                self._host, self._is_ready = None, False
+                self._building = Building(self._workers, plan)
+            case LayOut(spaces=spaces):
+                self._lay_out(spaces)
+            case Close(grace_s=grace_s):
+                self._grace_s = grace_s
+            case Refused(reason=reason):
+                raise SystemExit(f"clusterenv host: the head refused this host: {reason}")
+
+    def _abandon(self, epoch: int) -> None:
+        self._epoch = epoch
+        if self._host is not None and self._gathering is not None:
+            self._host.abandon()
+            self._gathering.forget(epoch)
+
+    def _lay_out(self, spaces: Any) -> None:
+        building = self._building
+        if building is None or not building.is_done:
+            return  # of an earlier deal
+        plan = building.plan
+        # A rule may be the user's own: it is looked for where the head would.
+        settle(plan.search_path, plan.working_directory)
+        rule = pickle.loads(plan.sync_rule)
+        ready: list[int] = []
+        self._host = Host(
+            self._name, self._workers, building.plan, spaces, rule, ready, queues_ahead=False
+        )
+        self._gathering = Gathering(self._host, ready, self._socket, self._epoch)
+        self._building = None
+
+    def _ask(self, request: Any) -> None:
+        # None: it was asked for what is not there any more, since slots were dealt anew.
+        if self._host is not None and self._gathering is not None:
+            self._gathering.expect(request)
+            self._host.ask(request)
+
+    def _step(self, step: Step, frames: list[Buffer]) -> None:
+        host, gathering = self._host, self._gathering
+        assert host is not None
+        assert gathering is not None
+        actions = host.read_actions(step, frames[0])
+        are_all = step.together and len(step.slots) == len(host.slots)
+        if are_all and host.step_again(step, actions):
+            gathering.send_all()
+            return
+        gathering.expect(step)
+        if not host.is_in_lockstep:
+            host.ask(step, actions)
+        if host.is_in_lockstep:
+            self._tell(host.events(_POLL_S))
+
+    def _take_weights(self, message: Weights, data: Buffer) -> None:
+        policy, host = self._policy, self._host
+        if host is None or policy is None or policy.policy_id != message.policy_id:
+            return  # of a pull that was abandoned
+        # The next difference starts from what acts.
+        received = Received() if message.cause == EVALUATION else self._received
+        vector = received.decode(
+            policy.layout,
+            message.version,
+            message.encoding,
+            message.base,
+            message.checksum,
+            data,
+        )
+        host.take_weights(policy, message.version, vector, message.cause, len(data))
+        self._socket.send(Pulled(message.version, time.monotonic() - self._pulled_at))
+
+    # What the workers say.
+
+    def _look_at_workers(self) -> None:
+        try:
+            if self._host is not None:
+                # Who was called a moment ago may have answered with a message already.
+                self._host.listen()
+                self._tell(self._host.heard())
+                self._tell_ready(self._host)
+            elif self._building is not None:
+                self._look_at_building(self._building)
+        except CouldNotBuildError as error:
+            self._building = None
+            self._socket.send(CannotStart(str(error), error.raised, error.where))
+        except (StartupError, OSError) as error:
+            self._building = None
+            self._socket.send(CannotStart(str(error)))
+
+    def _look_at_building(self, building: Building) -> None:
+        if building.is_done:
+            return
+        building.hear()
+        for worker, category, text in building.take_warnings():
+            self._socket.send(Warned(worker, category, text))
+        if building.is_done:
+            self._socket.send(Built(self._epoch, tuple(building.descriptions)))
+
+    def _tell_ready(self, host: Host) -> None:
+        if not self._is_ready and host.is_ready:
+            self._is_ready = True
+            self._socket.send(Ready(self._epoch))
+        if self._workers.num_changes != self._num_changes:
+            self._num_changes = self._workers.num_changes
+            staff = tuple(_state_of(worker) for worker in host.workers)
+            self._socket.send(Staff(staff))
+
+    def _tell(self, events: Iterable[Event]) -> None:
+        gathering, epoch = self._gathering, self._epoch
+        assert gathering is not None
+        for event in events:
+            match event:
+                case Rows():
+                    gathering.add_rows(event)
+                case FragmentPart():
+                    gathering.add_fragment(event)
+                case Values(request=request, slots=slots, values=values):
+                    message = ValuesMade(epoch, request.request, tuple(slots), values)
+                    self._socket.send(message)
+                case Failed(request=request, slots=slots, raised=raised, where=where):
+                    gathering.count_off(request, slots)
+                    failed = RequestFailed(epoch, request.request, tuple(slots), raised, where)
+                    self._socket.send(failed)
+                case WorkerWarned(worker=worker, category=category, text=text):
+                    self._socket.send(Warned(worker, category, text))
+                case Lost():
+                    for one in event.voided:
+                        gathering.count_off(one.request, one.slots)
+                    voided = tuple((one.request.request, one.slots) for one in event.voided)
+                    lost = WorkerLost(
+                        epoch, event.slots, event.reason, event.obituary, voided, event.error
+                    )
+                    self._socket.send(lost)
+                case PullWanted():
+                    self._pulled_at = time.monotonic()
+                    wanted = event
+                    pull = Pull(wanted.policy_id, wanted.held, wanted.cause, wanted.threshold)
+                    self._socket.send(pull)
+        gathering.send()
+
+
+def _state_of(status: WorkerStatus) -> WorkerState:
+    return WorkerState(
+        status.name,
+        status.pid,
+        status.state,
+        status.slots.start,
+        len(status.slots),
+        status.incarnation,
+    )
