@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check format test test-full test-kubernetes demo bench bench-rollout bench-scale bench-sockets bench-before-after compare-rollouts experiments chaos pictures clean
+.PHONY: setup check format test test-full test-simulation test-kubernetes demo bench bench-engines bench-rollout bench-scale bench-sockets bench-images bench-solve bench-before-after compare-rollouts experiments chaos chaos-kills docs pictures clean
 
 setup: $(VENV)/installed
 
@@ -18,6 +18,10 @@ $(VENV)/installed-bench: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	touch $@
 
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
+	touch $@
+
 check: setup  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -30,8 +34,11 @@ format: setup
 test: setup  ## everything that CI runs
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-test-full: setup  ## the whole parity matrix instead of the pairwise one
+test-full: setup  ## the whole parity matrix, and all contract tests on four hosts
 	$(BIN)/python -m pytest -m full_matrix
+
+test-simulation: setup  ## a million random schedules of what head and hosts decide; an hour on two cores
+	$(BIN)/python -m tests.simulation --count 1000000
 
 # The first time it builds Kubernetes, which takes a quarter of an hour; it is kept in ~/.cache.
 test-kubernetes: setup  ## the Kubernetes launcher on a real control plane; needs root and Debian
@@ -48,10 +55,21 @@ bench: $(VENV)/installed-bench  ## compare with peers; run it alone on the machi
 
 bench-scale: setup  ## what hosts, fragments, steps and pulls cost one head; unequal hosts
 	$(BIN)/python benchmarks/scale.py --hosts 1 16 64 256 640
+	$(BIN)/python benchmarks/scale.py --hosts 64 --slots 16 --label 16slots
 	$(BIN)/python benchmarks/uneven_workers.py
 
 bench-sockets: $(VENV)/installed-bench  ## hosts behind encrypted tcp beside shared memory, in turns
 	$(BIN)/python benchmarks/sockets.py
+
+bench-images: $(VENV)/installed-bench  ## images from two hosts over a slow link; needs root
+	$(BIN)/python benchmarks/image_bytes.py
+
+bench-engines: $(VENV)/installed-bench  ## EnvPool alone and behind ClusterEnv, in turns
+	$(BIN)/python benchmarks/engine_throughput.py
+
+bench-solve: $(VENV)/installed-bench  ## how long until CartPole and LunarLander are solved, beside peers; hours
+	benchmarks/peers/install.sh
+	$(BIN)/python benchmarks/time_to_solve.py
 
 bench-rollout: $(VENV)/installed-bench  ## policies on workers, against RLlib and TorchRL
 	benchmarks/peers/install.sh
@@ -67,6 +85,9 @@ compare-rollouts: setup  ## does it give what it gave? rollouts of an older comm
 chaos: setup  ## PPO on Slurm for 10 minutes, a worker killed every few seconds; needs root
 	PYTHONPATH=.:examples $(BIN)/python benchmarks/chaos.py
 
+chaos-kills: setup  ## 5,000 workers and hosts killed at any moment of any call, every row checked; an hour on a core
+	$(BIN)/python benchmarks/kills.py
+
 # What has been run is not run again: runs/experiments remembers. 265 training runs, one per core,
 # take half an hour on 16 cores and some four hours on two; `sync_runs.py --time-limit-s` does a part.
 EXPERIMENT := PYTHONPATH=examples:benchmarks $(BIN)/python
@@ -77,6 +98,9 @@ runs/experiments/%.done: experiments/%.py | $(VENV)/installed-bench
 experiments: $(patsubst %,runs/experiments/%.done,estimator image_task off_policy stream_cost budget)  ## sync rules compared over seeds; what the divergence estimate is worth
 	$(EXPERIMENT) experiments/sync_runs.py
 	$(EXPERIMENT) experiments/sync_report.py
+
+docs: $(VENV)/installed-docs  ## the documentation site, in build/docs; a warning is an error
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
 
 pictures: setup  ## of top and bench, for the README
 	$(BIN)/python docs/pictures/draw.py

@@ -1,6 +1,6 @@
 """Is ClusterEnv as fast as it was? An older commit and this tree, in turns, in one run.
 
-    python benchmarks/before_and_after.py                            # everything: ten minutes
+    python benchmarks/before_and_after.py                        # everything: a quarter of an hour
     python benchmarks/before_and_after.py --before main --rounds 5
     python benchmarks/before_and_after.py --only step,rollout --envs CartPole,LunarLander
 

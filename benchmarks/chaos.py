@@ -34,6 +34,10 @@ from tests.engines.harness import SlurmCluster
 ENV_ID = "CartPole-v1"
 SEED = 1
 MAX_LAG = 8
+# As many kills as it takes, each made up for at once.
+LIMITS = Limits(
+    lease_s=10.0, max_restarts_per_minute=1_000, max_restarts=1_000_000, restart_backoff_s=1e-3
+)
 ARGS = ppo.Args(
     env_id=ENV_ID,
     num_envs=16,
@@ -105,7 +109,7 @@ def make_envs() -> ClusterEnv:
         launcher=SlurmLauncher(nodes=4, cpus_per_node=2),
         sync=AdaptiveSync.for_ppo(0.1, clip=ARGS.clip_coef, decoupled=True, max_lag=MAX_LAG),
         encoding="delta",
-        limits=Limits(lease_s=10.0, max_restarts_per_minute=1_000),
+        limits=LIMITS,
     )
 
 

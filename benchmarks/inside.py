@@ -30,3 +30,8 @@ def wrap_assembly(envs: ClusterEnv, wrap: Wrap) -> Any:
     policies = envs._policies
     policies._assemble = wrapped = wrap(policies._assemble)
     return wrapped
+
+
+def times_restarted(envs: ClusterEnv, slot: int) -> int:
+    """How often a slot has started over."""
+    return envs._session.recovery._incarnations.get(slot, 0)

@@ -18,14 +18,18 @@ import numpy as np
 import zmq
 from tally import CERTAIN, WIDTH, Tally
 
-from clusterenv.arrays import Array, Buffer, bytes_of
+from clusterenv.arrays import Array, Buffer
 from clusterenv.plain.row_layout import RowLayout
 from clusterenv.plain.spaces import leaves_of
 from clusterenv.plain.values import pack, unpack
 from clusterenv.policies.copy import Received
+from clusterenv.protocol.fragments import FragmentPart
 from clusterenv.protocol.policies import TakePolicy
 from clusterenv.protocol.requests import Collect, Newest, Reset, Step
 from clusterenv.sharing import shares
+from clusterenv.wire.compression import ZLIB
+from clusterenv.wire.fragment_window import FragmentWindow, group_for_messages
+from clusterenv.wire.gathering import fragment_made
 from clusterenv.wire.host_main import hello
 from clusterenv.wire.host_socket import HostSocket
 from clusterenv.wire.invitation import Invitation
@@ -35,16 +39,16 @@ from clusterenv.wire.messages import (
     Build,
     Built,
     Close,
-    FragmentMade,
     LayOut,
     Pull,
     Pulled,
     Ready,
     RowsMade,
-    Staff,
+    StaffReport,
     Weights,
-    WorkerState,
+    WorkerReport,
 )
+from clusterenv.wire.observation_codec import ObservationCodec
 from clusterenv.worker.description import describe_envs
 
 LAYOUT = RowLayout(leaves_of(Tally.observation_space))
@@ -62,6 +66,9 @@ class LightHost:
         self._slots = range(0)
         self._who, self._ages = np.zeros(0), np.zeros(0)
         self._tasks: deque[Collect] = deque()
+        self._finished: list[FragmentPart] = []
+        self._window = FragmentWindow()
+        self._codec = ObservationCodec(ZLIB)
         self._newest, self._held, self._is_pulling = Newest(0, 0), 0, False
         self._policy: TakePolicy | None = None
         self._received = Received()
@@ -82,6 +89,7 @@ class LightHost:
                 self._send_rows(message.slots, actions)
             case Collect():
                 self._tasks.append(message)
+                self._window.asked(message.slots)
                 self._look_at(message.newest)
                 self._work()
             case Announce(newest=newest):
@@ -94,6 +102,8 @@ class LightHost:
             case Abandon(epoch=epoch):
                 self._epoch = epoch
                 self._tasks.clear()
+                self._finished.clear()
+                self._window.clear()
             case Reset():
                 rows = self._rows_of(message.slots)
                 self._who[rows] = unpack(message.seeds, allow_pickle=False)
@@ -102,8 +112,8 @@ class LightHost:
             case Build():
                 self._build(message)
             case LayOut():
+                self._socket.send(StaffReport(tuple(self._staff())))
                 self._socket.send(Ready(self._epoch))
-                self._socket.send(Staff(tuple(self._staff())))
             case Close():
                 self.is_closed = True
                 self._socket.close()
@@ -124,11 +134,11 @@ class LightHost:
         sizes = [worker.num_slots for worker in self._staff()]
         self._socket.send(Built(self._epoch, tuple((size, described) for size in sizes)))
 
-    def _staff(self) -> list[WorkerState]:
+    def _staff(self) -> list[WorkerReport]:
         sizes = list(shares(len(self._slots), [1.0] * self._workers))
         starts = np.cumsum([self._slots.start, *sizes]).tolist()
         return [
-            WorkerState(f"worker-{index}.0", os.getpid(), "ready", starts[index], size, 0)
+            WorkerReport(f"worker-{index}.0", os.getpid(), "ready", starts[index], size, 0)
             for index, size in enumerate(sizes)
         ]
 
@@ -177,14 +187,25 @@ class LightHost:
             for size in shares(len(task.slots), [1.0] * pieces):
                 self._collect(task, task.slots[start : start + size])
                 start += size
+                self._send_fragments()
+        self._send_fragments()
 
     def _collect(self, task: Collect, slots: tuple[int, ...]) -> None:
-        rows = self._rows_of(slots)
+        rows = [slot - self._slots.start for slot in slots]
         arrays = fragment_of(self._who[rows], self._ages[rows], task.num_steps, self._held)
         self._ages[rows] += task.num_steps
-        kinds = tuple((array.dtype.str, array.shape) for array in arrays.values())
-        message = FragmentMade(self._epoch, task.request, slots, self._held, tuple(arrays), kinds)
-        self._socket.send(message, [bytes_of(array) for array in arrays.values()])
+        self._finished.append(FragmentPart(task, slots, self._held, arrays))
+
+    def _send_fragments(self) -> None:
+        """As a real host would, see Gathering."""
+        if not self._finished or not self._window.is_open:
+            return
+        finished, self._finished = self._finished, []
+        for group in group_for_messages(finished):
+            message, frames = fragment_made(self._epoch, group, self._codec)
+            if group[0].request.asks_again:
+                self._window.sent(message.slots)
+            self._socket.send(message, frames)
 
 
 def fragment_of(who: Array, ages: Array, num_steps: int, version: int) -> dict[str, Array]:

@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py
     python benchmarks/scale.py --hosts 640                       10,240 workers
+    python benchmarks/scale.py --hosts 64 --slots 16 --label 16slots    larger fragments
     python benchmarks/scale.py --hosts 1 4 --seconds 1           a quick look
     python benchmarks/scale.py --hosts 64 --profile stream       where the head's time goes
     python benchmarks/scale.py --hosts 2 --real                  real hosts instead
@@ -37,8 +38,8 @@ NOTES = """\
 - CPU: of the whole head process (user's thread, I/O thread, libzmq's thread with the encryption),
   from `process_time`, without what checking the rows takes. Per pull: what a rollout with a new
   version costs more than one without, divided by the hosts.
-- `rollout`, and `stream, joined`: one message per host and fragment. `stream, apart`: one message
-  per worker and fragment, as if no two workers of a host ever finished together.
+- `rollout`, and `stream, joined`: all workers of a host finish together. `stream, apart`: no two of
+  them do, so that only fragments which wait for the head are joined.
 - Join: from the constructor to the end of the first reset, with the start of the processes.
 - Rows: every row of every rollout, fragment and step is checked: who, how many steps, which
   action, which version.
@@ -52,7 +53,9 @@ Columns = dict[str, tuple[str, str]]
 COSTS: Columns = {
     "hosts": ("hosts", "{:,.0f}"),
     "workers": ("workers", "{:,.0f}"),
+    "ms per host: joining": ("join_cpu_ms_per_host", "{:.1f}"),
     "µs per host: a `rollout`'s fragment": ("rollout_cpu_us_per_host", "{:.0f}"),
+    "kB of it": ("kb_per_message", "{:.0f}"),
     "a `stream`'s, joined": ("stream_joined_cpu_us_per_message", "{:.0f}"),
     "a pull": ("cpu_us_per_pull", "{:.0f}"),
     "a `step`": ("step_cpu_us_per_host", "{:.0f}"),
@@ -138,9 +141,12 @@ class Bench:
 
     def rollout(self, profiled: cProfile.Profile | None = None) -> dict[str, float]:
         """Rollouts of one version."""
+        before = self._fragment_bytes()
         cost = self._time_rollouts(profiled, lambda: None)
         self._same_s = cost.cpu_s / cost.turns / self._num_hosts
+        num_messages = (cost.turns + 1) * self._num_hosts  # with the turn before the clock started
         return {
+            "kb_per_message": (self._fragment_bytes() - before) / num_messages / 1e3,
             "rollout_fragments_per_s": cost.turns * self._num_workers / cost.unchecked_s,
             "rollout_ms": 1e3 * cost.unchecked_s / cost.turns,
             "rollout_cpu_us_per_host": 1e6 * self._same_s,
@@ -167,6 +173,9 @@ class Bench:
             clock.check(lambda: self._check_newest(rollout))
 
         return clock.time(turn)
+
+    def _fragment_bytes(self) -> int:
+        return self._envs.ledger.bytes_by_kind.get("FragmentMade", 0)
 
     def _check_newest(self, rollout: clusterenv.Rollout) -> None:
         """Of the rows of a rollout, which are all made by the newest version."""
@@ -221,9 +230,9 @@ class Bench:
 
 def open_envs(
     args: argparse.Namespace, num_hosts: int, pieces: int
-) -> tuple[clusterenv.ClusterEnv, float]:
-    """A run with that many hosts, after its first reset; and the seconds that took."""
-    start = perf_counter()
+) -> tuple[clusterenv.ClusterEnv, Cost]:
+    """A run with that many hosts, after its first reset; and what that took."""
+    start, cpu = perf_counter(), process_time()
     launcher = CrowdLauncher(num_hosts, args.workers, args.processes, pieces)
     envs = clusterenv.ClusterEnv(
         Tally,
@@ -233,14 +242,19 @@ def open_envs(
         limits=clusterenv.Limits(startup_timeout_s=600.0),
     )
     envs.reset(seed=0)
-    return envs, perf_counter() - start
+    return envs, Cost(1, perf_counter() - start, process_time() - cpu, 0.0)
 
 
 def measure(args: argparse.Namespace, num_hosts: int) -> dict[str, float]:
     """One row of the table."""
     before_mb, before_fds = memory_mb(), num_descriptors()
-    envs, join_s = open_envs(args, num_hosts, pieces=1)
-    row: dict[str, float] = {"hosts": num_hosts, "workers": envs.num_workers, "join_s": join_s}
+    envs, join = open_envs(args, num_hosts, pieces=1)
+    row: dict[str, float] = {
+        "hosts": num_hosts,
+        "workers": envs.num_workers,
+        "join_s": join.wall_s,
+        "join_cpu_ms_per_host": 1e3 * join.cpu_s / num_hosts,
+    }
     with envs:
         bench = Bench(envs, num_hosts, args.seconds)
         row |= bench.rollout() | bench.pull()
@@ -327,6 +341,8 @@ def main() -> None:
         profile(args, args.hosts[0], args.profile)
         return
     machine, rows = report.machine(), []
+    # What is imported and allocated only once is no cost of a host.
+    open_envs(args, 1, pieces=1)[0].close()
     for num_hosts in args.hosts:
         rows.append(measure(args, num_hosts))
         print({name: round(value, 4) for name, value in rows[-1].items()}, flush=True)
@@ -345,6 +361,8 @@ def main() -> None:
         "Beside a connection per worker": report.table(*beside_the_old(rows[-1])),
         "Notes": notes,
     }
+    if args.slots > 2:
+        del sections["Beside a connection per worker"]  # whose fragments were small
     numbers = {"machine": machine, "rows": rows}
     report.publish("scale", sections, numbers, None, args.folder, args.label)
 

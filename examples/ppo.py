@@ -1,6 +1,7 @@
 """PPO, with the policy acting on the workers: a whole [T, N] rollout comes back per call.
 
 python examples/ppo.py                                      # LunarLander-v3, 1 M steps
+python examples/ppo.py --ahead                              # collect the next rollout meanwhile
 python examples/ppo.py --env-id Pendulum-v1 --total-steps 300_000 --gamma 0.9 \\
     --learning-rate 1e-3 --num-envs 16 --num-minibatches 8
 """
@@ -49,6 +50,8 @@ class Args:
     """… and in any case when they are this many versions behind"""
     decoupled: bool = True
     """correct for workers that act with older weights; else plain PPO, which cannot leave them"""
+    ahead: bool = False
+    """collect the next rollout while learning from this one; needs the decoupled loss"""
     encoding: Literal["raw", "bf16", "delta"] = "delta"
     """how weights travel"""
     num_steps: int = 128
@@ -252,6 +255,8 @@ def train(
     args: Args, envs: ClusterEnv, progress: Progress, make_agent: type[Agent] = Agent
 ) -> TorchPolicy:
     """The learner: it never sees an environment, only rollouts."""
+    if args.ahead and not args.decoupled:
+        raise ValueError("--ahead collects with older weights: it needs --decoupled")
     # Networks this small are faster on one thread than on several.
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
@@ -261,7 +266,9 @@ def train(
     envs.reset(seed=args.seed)
     while progress.step < args.total_steps and not progress.has_reached(args.target_return):
         version = envs.publish(policy)
-        rollout = envs.rollout(policy, args.num_steps)
+        # Nobody would look at what is collected ahead of the last one.
+        is_last = progress.step + args.num_envs * args.num_steps >= args.total_steps
+        rollout = envs.rollout(policy, args.num_steps, ahead=int(args.ahead and not is_last))
         progress.collected(rollout, version)
         if args.anneal_lr:
             left = 1 - (progress.step - rollout.rewards.size) / args.total_steps

@@ -47,6 +47,11 @@ def host_pid(envs, host):
     return next(one.pid for one in envs._session.fleet.survey() if one.name == host)
 
 
+def survey(envs):
+    """All hosts as they are now."""
+    return envs._session.fleet.survey()
+
+
 def slots_by_host(envs):
     """The slots of each host, in order."""
     by_host = {}
@@ -62,7 +67,7 @@ def times_replaced(envs):
 
 def restarts_that_count(envs):
     """How many of the last minute's replacements in each place count against the budget."""
-    return [len(worker.restarts) for worker in _host(envs)._staff.members]
+    return [worker.restarts.num_recent for worker in _host(envs)._staff.members]
 
 
 def times_restarted(envs, slot):
@@ -82,7 +87,7 @@ def hosts_replaced(envs):
 
 def host_restarts_that_count(envs):
     """As `restarts_that_count`, of hosts behind sockets."""
-    return [len(host.restarts) for host in envs._session.fleet.hosts]
+    return [host.restarts.num_recent for host in envs._session.fleet.hosts]
 
 
 def all_are_here(envs):
@@ -96,6 +101,11 @@ def num_spares(envs):
 
 
 # The launcher.
+
+
+def lose_slots(envs, slots):
+    """As if these slots alone had been lost, which happens where slots of two hosts are dealt."""
+    envs._session.recovery.lost(slots, ())
 
 
 def launcher_of(envs):
@@ -144,7 +154,7 @@ def revoke(envs, host):
 
 def num_fragments_on_their_way(envs):
     """How many fragments have come and were not taken."""
-    return len(envs._session.fragments)
+    return len(envs._session.fragments.waiting)
 
 
 # How the head waits for the host in its process.
@@ -327,3 +337,12 @@ def seconds_per_batch(envs):
 def seconds_worth_parts(envs):
     """From how long batches on parts are worth it."""
     return envs._partial._worth_parts_s
+
+
+# Threads.
+
+
+def may_be_called(envs):
+    """Whether no other thread is in a call."""
+    # Trying to take the turn could refuse it to the other thread.
+    return repr(envs._calls.turn).startswith("<unlocked")

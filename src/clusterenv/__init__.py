@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 from clusterenv.version import __version__
 
 if TYPE_CHECKING:  # the same names for type checkers and editors
+    from clusterenv.backends.ale import AtariBackend
     from clusterenv.backends.base import Backend
+    from clusterenv.backends.entry_points import EntryPointBackend
+    from clusterenv.backends.envpool import EnvPoolBackend
+    from clusterenv.backends.jax import JaxBackend
     from clusterenv.backends.vector import VectorBackend
+    from clusterenv.building_slots import current_slot
     from clusterenv.env import ClusterEnv
     from clusterenv.errors import (
         CannotPickleError,
@@ -33,6 +38,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors
     from clusterenv.learning import decoupled_loss, gae, importance_weights, vtrace, with_values
     from clusterenv.limits import Limits
     from clusterenv.policies.base import Acted, Policy
+    from clusterenv.policies.jax import JaxPolicy
     from clusterenv.policies.numpy import NumpyPolicy
     from clusterenv.policies.torch import TorchPolicy
     from clusterenv.rollout import Episodes, Fragment, Rollout
@@ -52,6 +58,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors
 __all__ = [
     "Acted",
     "AdaptiveSync",
+    "AtariBackend",
     "AttachLauncher",
     "Backend",
     "BytesPerSecond",
@@ -59,11 +66,15 @@ __all__ = [
     "ClusterEnv",
     "ClusterEnvError",
     "EffectiveSampleSize",
+    "EntryPointBackend",
+    "EnvPoolBackend",
     "Episodes",
     "EveryNth",
     "EveryVersion",
     "Fragment",
     "InProcessLauncher",
+    "JaxBackend",
+    "JaxPolicy",
     "KubernetesLauncher",
     "Launcher",
     "Ledger",
@@ -87,6 +98,7 @@ __all__ = [
     "VectorBackend",
     "WorkerLostError",
     "__version__",
+    "current_slot",
     "decoupled_loss",
     "gae",
     "importance_weights",
@@ -97,6 +109,7 @@ __all__ = [
 _MODULE_BY_NAME = {
     "Acted": "clusterenv.policies.base",
     "AdaptiveSync": "clusterenv.sync",
+    "AtariBackend": "clusterenv.backends.ale",
     "AttachLauncher": "clusterenv.launchers.attach",
     "Backend": "clusterenv.backends.base",
     "BytesPerSecond": "clusterenv.sync",
@@ -104,11 +117,15 @@ _MODULE_BY_NAME = {
     "ClusterEnv": "clusterenv.env",
     "ClusterEnvError": "clusterenv.errors",
     "EffectiveSampleSize": "clusterenv.sync",
+    "EntryPointBackend": "clusterenv.backends.entry_points",
+    "EnvPoolBackend": "clusterenv.backends.envpool",
     "Episodes": "clusterenv.rollout",
     "EveryNth": "clusterenv.sync",
     "EveryVersion": "clusterenv.sync",
     "Fragment": "clusterenv.rollout",
     "InProcessLauncher": "clusterenv.launchers.in_process",
+    "JaxBackend": "clusterenv.backends.jax",
+    "JaxPolicy": "clusterenv.policies.jax",
     "KubernetesLauncher": "clusterenv.launchers.kubernetes",
     "Launcher": "clusterenv.launchers.base",
     "Ledger": "clusterenv.sync.ledger",
@@ -131,6 +148,7 @@ _MODULE_BY_NAME = {
     "UntrustedValueError": "clusterenv.errors",
     "VectorBackend": "clusterenv.backends.vector",
     "WorkerLostError": "clusterenv.errors",
+    "current_slot": "clusterenv.building_slots",
     "decoupled_loss": "clusterenv.learning",
     "gae": "clusterenv.learning",
     "importance_weights": "clusterenv.learning",
@@ -139,7 +157,12 @@ _MODULE_BY_NAME = {
 }
 
 
+_MODULES = ("distributions",)
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"clusterenv.{name}")
     if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module 'clusterenv' has no attribute {name!r}")
     value = getattr(import_module(_MODULE_BY_NAME[name]), name)
@@ -148,4 +171,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -10,7 +10,9 @@ from gymnasium import Space
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
-from clusterenv.plain.spaces import space_from_plain
+from clusterenv.plain.spaces import are_equal, batch_large
+
+_LONGEST_NAME = 2_000
 
 ObservationMode = str | tuple[Space[Any], Space[Any]]
 
@@ -35,14 +37,17 @@ def agree_on_spaces(
     """Check that all envs fit together; raise what Gymnasium raises if they do not."""
     observations = _by_slot(descriptions, counts, "observation_spaces")
     actions = _by_slot(descriptions, counts, "action_spaces")
-    batched, single = _observation_spaces(observations, mode)
+    single = _single_observation_space(observations, mode)
+    differing = batch_differing_spaces(observations) if mode == "different" else None
+    # Before equal spaces are batched: one that is described as huge must not be allocated.
     _check_observations(observations, single, mode)
     _check_actions(actions)
+    batched = mode[0] if isinstance(mode, tuple) else differing
     return AgreedSpaces(
         single_observation_space=single,
-        observation_space=batched,
+        observation_space=_batched(single, len(observations)) if batched is None else batched,
         single_action_space=actions[0],
-        action_space=batch_space(actions[0], len(actions)),
+        action_space=_batched(actions[0], len(actions)),
         metadata=descriptions[0]["metadata"],
         render_mode=descriptions[0]["render_mode"],
         steps_together=descriptions[0]["steps_together"],
@@ -54,56 +59,63 @@ def _by_slot(
 ) -> list[Space[Any]]:
     spaces: list[Space[Any]] = []
     for description, count in zip(descriptions, counts, strict=True):
-        own = [space_from_plain(plain) for plain in description[key]]
+        own: list[Space[Any]] = description[key]
         spaces += own if len(own) == count else own * count
     return spaces
 
 
-def _observation_spaces(
-    spaces: list[Space[Any]], mode: ObservationMode
-) -> tuple[Space[Any], Space[Any]]:
+def _single_observation_space(spaces: list[Space[Any]], mode: ObservationMode) -> Space[Any]:
     if isinstance(mode, tuple) and len(mode) == 2:
         if not all(isinstance(space, Space) for space in mode):
             raise TypeError(
                 "Expected both elements of observation_mode to be Spaces, "
                 f"got {type(mode[0])} and {type(mode[1])}"
             )
-        return mode
-    if mode == "same":
-        return batch_space(spaces[0], len(spaces)), spaces[0]
-    if mode == "different":
-        return batch_differing_spaces(spaces), spaces[0]
-    raise ValueError(
-        "Invalid `observation_mode`, expected: 'same' or 'different' or tuple of single and batch "
-        f"observation space, actual got {mode}"
-    )
+        return mode[1]
+    if mode not in ("same", "different"):
+        raise ValueError(
+            "Invalid `observation_mode`, expected: 'same' or 'different' or tuple of single and "
+            f"batch observation space, actual got {mode}"
+        )
+    return spaces[0]
+
+
+def _batched(space: Space[Any], count: int) -> Space[Any]:
+    return batch_large(space, count) or batch_space(space, count)
+
+
+def _shown(space: Space[Any]) -> str:
+    """A space as messages show it: a peer decides how long its name is."""
+    return f"{space!r:.{_LONGEST_NAME}}"
 
 
 def _check_observations(
     spaces: list[Space[Any]], single: Space[Any], mode: ObservationMode
 ) -> None:
     for slot, space in enumerate(spaces):
+        if space is single:
+            continue
         if mode == "same":
-            if space != single:
+            if not are_equal(space, single):
                 raise RuntimeError(
                     "ClusterEnv(..., observation_mode='same') however some of the "
                     "sub-environments observation spaces are not equivalent. If this is "
                     "intentional, use `observation_mode='different'` instead. "
-                    f"single_observation_space={single}, slot {slot} has {space}"
+                    f"single_observation_space={_shown(single)}, slot {slot} has {_shown(space)}"
                 )
         elif not is_space_dtype_shape_equiv(space, single):
             raise RuntimeError(
                 "ClusterEnv(..., observation_mode='different' or custom space) however the "
                 "sub-environment's observation spaces do not share a common shape and dtype. "
-                f"single_observation_space={single}, slot {slot} has {space}"
+                f"single_observation_space={_shown(single)}, slot {slot} has {_shown(space)}"
             )
 
 
 def _check_actions(spaces: list[Space[Any]]) -> None:
     for slot, space in enumerate(spaces):
-        if space != spaces[0]:
+        if space is not spaces[0] and not are_equal(space, spaces[0]):
             raise RuntimeError(
-                f"Some environments have an action space different from `{spaces[0]}`. "
+                f"Some environments have an action space different from `{_shown(spaces[0])}`. "
                 "In order to batch actions, the action spaces from all environments must be "
-                f"equal. Slot {slot} has {space}"
+                f"equal. Slot {slot} has {_shown(space)}"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,26 @@ def seed_by_slot(seed: Seed, num_envs: int) -> list[int | None]:
     """Slot *i* gets ``seed + i``, or the *i*-th seed of a list."""
     if seed is None:
         return [None] * num_envs
-    if isinstance(seed, int | np.integer):
-        return [int(seed) + slot for slot in range(num_envs)]
+    if isinstance(seed, np.ndarray):
+        seed = seed.tolist()
+    if isinstance(seed, str) or not isinstance(seed, Sequence):
+        return [_whole_seed(seed, num_envs) + slot for slot in range(num_envs)]
     if len(seed) != num_envs:
         raise ValueError(
             "If seeds are passed as a list the length must match "
             f"num_envs={num_envs} but got length={len(seed)}."
         )
-    return [None if one is None else int(one) for one in seed]
+    return [None if one is None else _whole_seed(one, num_envs) for one in seed]
+
+
+def _whole_seed(seed: Any, num_envs: int) -> int:
+    try:
+        return index(seed)
+    except TypeError:
+        raise TypeError(
+            f"seed must be None, a whole number (slot i gets seed + i), or a list with a whole "
+            f"number or None for each of num_envs={num_envs} slots; got {seed!r}"
+        ) from None
 
 
 def slots_to_reset(
@@ -59,9 +72,14 @@ def actions_by_row(
     if leaf is None:
         listed = list(iterate(batched, actions))
         if len(listed) != count:
-            raise ValueError(f"got {len(listed)} actions for {count} envs")
+            raise ValueError(f"got {len(listed)} actions for {count} envs: pass one for each")
         return listed
     array = np.asarray(actions)
+    if not array.ndim:
+        raise TypeError(
+            f"got {actions!r} instead of actions of shape {(count, *leaf.shape)}: one of {single} "
+            f"for each of {count} envs"
+        )
     if array.shape != (count, *leaf.shape):
         raise ValueError(
             f"actions have shape {array.shape}, expected {(count, *leaf.shape)}: one of "
@@ -69,7 +87,8 @@ def actions_by_row(
         )
     if array.dtype != leaf.dtype and not _fits(array.dtype, leaf.dtype):
         raise TypeError(
-            f"actions have dtype {array.dtype}, which does not fit {single} of dtype {leaf.dtype}"
+            f"actions have dtype {array.dtype}, which does not fit {single} of dtype {leaf.dtype}: "
+            f"convert them, as by actions.astype({str(leaf.dtype)!r})"
         )
     return array
 
@@ -98,6 +117,8 @@ def slots_of(env_id: Any) -> list[int]:
     """``env_id`` as a list of integers."""
     array = np.asarray(env_id).reshape(-1)
     if array.dtype.kind not in "iu" or not array.size:
-        raise ValueError(f"env_id must be one or more slots, got {env_id!r}")
+        raise ValueError(
+            f"env_id must be one or more slots, as in info['env_id'] of recv(); got {env_id!r}"
+        )
     slots: list[int] = array.tolist()
     return slots

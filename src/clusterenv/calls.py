@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from typing import Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 import gymnasium
 from gymnasium.error import (
@@ -18,11 +21,25 @@ from gymnasium.error import (
 
 from clusterenv.head.collecting import Collecting
 from clusterenv.head.session import Session
+from clusterenv.stopwatch import Stopwatch
 
 _CLOSE_GRACE_S = 5.0
 
 
-class Call(Enum):
+class _Forks:
+    """How often the process was forked on the way to this one: cheaper to ask than its id."""
+
+    count = 0
+
+    @classmethod
+    def add(cls) -> None:
+        cls.count += 1
+
+
+os.register_at_fork(after_in_child=_Forks.add)
+
+
+class PendingCall(Enum):
     """What may be pending; the values are Gymnasium's own words where it has them."""
 
     NOTHING = "default"
@@ -34,13 +51,22 @@ class Call(Enum):
     PARTIAL_BATCHES = "recv"
 
 
+_WAYS_OUT = {
+    PendingCall.STREAM: "leave the loop over `stream` first, or close what it returned",
+    PendingCall.PARTIAL_BATCHES: "go on with `recv` and `send`, or call `reset` first",
+}
+"""What to do about calls that Gymnasium does not have."""
+
+
 class Calls:
     """What the vector env waits for, and what it has been used for since the last reset."""
 
     def __init__(self, session: Session, collecting: Collecting) -> None:
-        self._session, self._collecting = session, collecting
-        self._owner_pid = os.getpid()
-        self.pending = Call.NOTHING
+        self._session, self.collecting = session, collecting
+        self._owner_pid, self._forks = os.getpid(), _Forks.count
+        self.turn = threading.RLock()
+        """Held by the thread that is in a call."""
+        self.pending = PendingCall.NOTHING
         self.has_reset = False
         self.has_stepped = False
         self.resets_all = False
@@ -49,13 +75,25 @@ class Calls:
     @property
     def may_step_at_once(self) -> bool:
         """Whether nothing is in the way of a step."""
-        return self.pending is Call.NOTHING and self.has_reset and os.getpid() == self._owner_pid
+        return (
+            self.pending is PendingCall.NOTHING and self.has_reset and self._forks == _Forks.count
+        )
 
     # Checks.
 
-    def assert_is_running(self, closed: bool) -> None:
+    def refuse_thread(self, method: str) -> NoReturn:
+        """AlreadyPendingCallError: another thread is in a call."""
+        # What a forked child of the head has inherited may be held by a thread that it lacks.
+        self.assert_is_running()
+        raise AlreadyPendingCallError(
+            f"Calling `{method}` while another thread is in a call to the same ClusterEnv: only "
+            "`publish` may be called then. Use a lock, or a ClusterEnv for each thread.",
+            method,
+        )
+
+    def assert_is_running(self) -> None:
         """ClosedEnvironmentError after ``close()``, and in a forked child."""
-        if closed:
+        if self._session.is_closed:
             raise ClosedEnvironmentError(
                 "Trying to operate on `ClusterEnv`, after a call to `close()`."
             )
@@ -68,18 +106,25 @@ class Calls:
     @property
     def is_owner(self) -> bool:
         """Whether this is the process that made the run."""
-        return os.getpid() == self._owner_pid
+        return self._forks == _Forks.count
+
+    def assert_may_begin(self, method: str) -> None:
+        """Raise if the run is over, or something is pending."""
+        self.assert_is_running()
+        self.assert_nothing_pending(method)
 
     def assert_nothing_pending(self, method: str, full_stop: str = ".") -> None:
         """AlreadyPendingCallError if something is."""
-        if self.pending is not Call.NOTHING:
+        if self.pending is not PendingCall.NOTHING:
+            way_out = _WAYS_OUT.get(self.pending)
+            end = full_stop if way_out is None else f": {way_out}."
             raise AlreadyPendingCallError(
                 f"Calling `{method}` while waiting for a pending call to `{self.pending.value}` "
-                f"to complete{full_stop}",
+                f"to complete{end}",
                 self.pending.value,
             )
 
-    def assert_pending(self, call: Call) -> None:
+    def assert_pending(self, call: PendingCall) -> None:
         """NoAsyncCallError if ``call`` was not started."""
         if self.pending is not call:
             verb = call.value
@@ -95,19 +140,30 @@ class Calls:
     def assert_can_collect(self, method: str) -> None:
         """ResetNeeded after single steps, which may have left episodes that are over."""
         if self.has_stepped:
-            raise ResetNeeded(f"Cannot call `{method}` after `step` without `reset` in between")
+            raise ResetNeeded(
+                f"Cannot call `{method}` after `step` without `reset` in between: steps may have "
+                "left episodes that are over"
+            )
 
     def assert_in_partial_batches(self, method: str) -> None:
-        """ResetNeeded if no partial batches were begun."""
-        if self.pending is not Call.PARTIAL_BATCHES:
+        """ResetNeeded if no partial batches were begun, ClosedEnvironmentError after the end."""
+        is_open = self._forks == _Forks.count and not self._session.is_closed
+        if self.pending is not PendingCall.PARTIAL_BATCHES or not is_open:
+            self.assert_is_running()
             raise ResetNeeded(f"Cannot call `{method}` before calling `async_reset`")
 
-    # Ends.
+    # Beginnings and ends.
 
-    def wait(self, call: Call, timeout: float | None) -> None:
+    def begin(self, call: PendingCall) -> None:
+        """The call was sent to the hosts."""
+        self.pending = call
+        self.has_stepped = self.has_stepped or call is PendingCall.STEP
+
+    def wait(self, call: PendingCall, timeout: float | None) -> None:
         """Wait for what is pending; ``multiprocessing.TimeoutError`` after ``timeout``."""
+        self.assert_is_running()
         self.assert_pending(call)
-        self.pending = Call.NOTHING
+        self.pending = PendingCall.NOTHING
         with self.finishing(call):
             done = self._session.wait_until_idle(timeout)
         if not done:
@@ -117,7 +173,7 @@ class Calls:
             )
 
     @contextmanager
-    def finishing(self, call: Call) -> Iterator[None]:
+    def finishing(self, call: PendingCall) -> Iterator[None]:
         """If what is done meanwhile fails, forget the call."""
         try:
             yield
@@ -125,29 +181,51 @@ class Calls:
             self.forget(call)
             raise
 
-    def forget(self, call: Call) -> None:
+    @contextmanager
+    def in_one_go(self, call: PendingCall) -> Iterator[None]:
+        """What is begun meanwhile is also ended: if Ctrl-C comes between, forget the call."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            self.pending = PendingCall.NOTHING
+            self.forget(call)
+            raise
+
+    def forget(self, call: PendingCall) -> None:
         """The call has failed: nobody knows where the envs are, unless it was no step."""
-        self.has_reset = self.has_reset and call is Call.CALL
-        if call is Call.PARTIAL_BATCHES:
+        # A fragment that failed meanwhile was one of steps.
+        was_no_step = call is PendingCall.CALL and not self.collecting.owes_fragments
+        self.has_reset = self.has_reset and was_no_step
+        if call is PendingCall.PARTIAL_BATCHES:
             # Nobody knows which slots would still come: start anew with async_reset.
-            self.pending = Call.NOTHING
+            self.pending = PendingCall.NOTHING
         self.abandon()
 
     def abandon(self) -> None:
         """Take no notice of what was asked so far."""
+        self.collecting.abandon()
         self._session.abandon()
-        self._collecting.abandon()
+
+    def start_over(self) -> None:
+        """All slots are going to be reset."""
+        self.collecting.start_over()
+
+    def start_some_over(self) -> None:
+        """Some slots are going to be reset: what a rollout left under way is from before that."""
+        self.collecting.forget_owed()
 
     def leave_partial_batches(self) -> None:
         """Wait for what is under way, and take no notice of it."""
-        if self.pending is Call.PARTIAL_BATCHES:
+        if self.pending is PendingCall.PARTIAL_BATCHES:
             self._session.wait_until_idle(None)
             self.abandon()
-            self.pending = Call.NOTHING
+            self.pending = PendingCall.NOTHING
 
     def close(self, timeout: float | None, terminate: bool) -> None:
         """End the run; a pending call and the workers may take ``timeout``."""
-        if self.pending in (Call.RESET, Call.STEP, Call.CALL):
+        if self.pending in (PendingCall.RESET, PendingCall.STEP, PendingCall.CALL):
             gymnasium.logger.warn(
                 f"Calling `close` while waiting for a pending call to `{self.pending.value}` "
                 "to complete."
@@ -156,9 +234,45 @@ class Calls:
         grace_s = _CLOSE_GRACE_S if timeout is None else timeout
         self._session.close(0.0 if terminate else grace_s)
 
+    def close_abandoned(self) -> None:
+        """End the run of a vector env that nobody holds any more."""
+        # A forked child of the head inherits this object, but not the run.
+        if self.is_owner:
+            self._session.close_from_any_thread()
+
     def _finish(self, timeout: float | None) -> bool:
         try:
             return self._session.wait_until_idle(timeout)
         except Exception as error:
             gymnasium.logger.warn(f"The pending call failed: {error!r}")
             return True
+
+
+class _Called(Protocol):
+    _calls: Calls
+    _stopwatch: Stopwatch
+
+
+_Owner = TypeVar("_Owner", bound=_Called)
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def user_call(
+    method: Callable[Concatenate[_Owner, _Arguments], _Result],
+) -> Callable[Concatenate[_Owner, _Arguments], _Result]:
+    """``method``, in which one thread may be at a time, and which the stopwatch counts."""
+
+    @functools.wraps(method)
+    def call(self: _Owner, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        turn, watch = self._calls.turn, self._stopwatch
+        if not turn.acquire(blocking=False):
+            self._calls.refuse_thread(method.__name__)
+        try:
+            if watch.is_outside and watch.times_this_thread():
+                return watch.call(method.__name__, method, self, *args, **kwargs)
+            return method(self, *args, **kwargs)
+        finally:
+            turn.release()
+
+    return call

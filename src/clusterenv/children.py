@@ -1,4 +1,4 @@
-"""A child process with its first words on standard input, and its output in a file."""
+"""A child process with its first words on standard input, and its output in a bounded log."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+
+from clusterenv.bounded_log import BoundedLog
 
 _LOG_TAIL_BYTES = 8_000
+_LIVING: weakref.WeakSet[ChildProcess] = weakref.WeakSet()
 
 
 class ChildProcess:
@@ -22,7 +24,8 @@ class ChildProcess:
         command: What to run.
         first_line: What it reads first; a secret may be in it.
         environment: Its environment variables, all of them.
-        log: Where its output goes; None is a file without a name.
+        log: Where its output goes; None is a file without a name. Somebody has to trim it now and
+            then: :attr:`log`.
         inherit_fds: Descriptors that it has too.
         own_session: Whether it gets a session of its own. Many kernels schedule sessions as
             groups, and a process that yields its core does so within its group: those that share
@@ -38,37 +41,39 @@ class ChildProcess:
         inherit_fds: Sequence[int] = (),
         own_session: bool = True,
     ) -> None:
-        self._log = _open_log(log)
+        self.log = BoundedLog.open(log)
+        """What it printed; closed when it is killed."""
         self._oom_kills = oom_kills()
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            pass_fds=inherit_fds,
-            env=environment,
-            # Ctrl-C in the terminal is for the head, which then ends everything in order.
-            start_new_session=own_session,
-            process_group=None if own_session else 0,
-        )
-        assert self._process.stdin is not None
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=self.log.fileno(),
+                stderr=subprocess.STDOUT,
+                pass_fds=inherit_fds,
+                env=environment,
+                # Ctrl-C in the terminal is for the head, which then ends everything in order.
+                start_new_session=own_session,
+                process_group=None if own_session else 0,
+            )
+        except BaseException:
+            self.log.close()
+            raise
+        _LIVING.add(self)
+        stdin = self._process.stdin
+        assert stdin is not None
         # One that is already gone shows in how_it_ended().
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(first_line)
-            self._process.stdin.flush()
+            stdin.write(first_line)
+            stdin.flush()
 
     @property
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid
 
-    @property
-    def log_fd(self) -> int:
-        """The descriptor of its log, which it shares: read without moving the position."""
-        return self._log.fileno()
-
     def exit_code(self) -> int | None:
-        """As :attr:`subprocess.Popen.returncode`."""
+        """As ``subprocess.Popen.returncode``."""
         return self._process.poll()
 
     def how_it_ended(self) -> str | None:
@@ -82,12 +87,7 @@ class ChildProcess:
 
     def log_tail(self) -> str:
         """The end of what it printed; nothing once its log was forgotten."""
-        if self._log.closed:
-            return ""
-        # It writes through the same file description: read without moving its position.
-        size = os.fstat(self._log.fileno()).st_size
-        start = max(0, size - _LOG_TAIL_BYTES)
-        return os.pread(self._log.fileno(), _LOG_TAIL_BYTES, start).decode(errors="replace")
+        return self.log.tail(_LOG_TAIL_BYTES).decode(errors="replace")
 
     def wait(self, deadline: float) -> None:
         """Let it end by itself until then, on the monotonic clock."""
@@ -96,27 +96,30 @@ class ChildProcess:
 
     def close_input(self) -> None:
         """Let it know that nobody needs it any more; closing twice does no harm."""
-        if self._process.stdin is not None:
+        stdin = self._process.stdin
+        if stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
+                stdin.close()
 
     def kill(self) -> None:
         """End it at once, with everything that it started; forget its log. Twice does no harm."""
-        if self._log.closed:
+        if self.log.is_closed:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self.close_input()
-        self._log.close()
+        self.log.close()
 
 
-def _open_log(path: Path | None) -> IO[bytes]:
-    if path is None:
-        # Without a name nothing can be left behind, not even after `kill -9` of the head.
-        return tempfile.TemporaryFile()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("w+b")
+def _leave_to_parent() -> None:
+    """In a forked child of this process: what was started ends with the parent, not with us."""
+    for child in list(_LIVING):
+        child.close_input()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def python_environment() -> dict[str, str]:

@@ -7,42 +7,90 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
 
 import gymnasium
+from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
 
-from clusterenv.backends.base import Backend
+from clusterenv.backends.base import Backend, ThreadedBackend
 from clusterenv.backends.gymnasium import (
     CallableBackend,
     EnvFactory,
     EnvWrapper,
     RegisteredBackend,
 )
+from clusterenv.counts import check_count, check_part
 from clusterenv.launchers.base import Launcher
 from clusterenv.launchers.in_process import InProcessLauncher
 from clusterenv.launchers.local import LocalLauncher
 from clusterenv.limits import Limits
-from clusterenv.policies.base import Policy
+from clusterenv.policies.encoding import check_encoding
+from clusterenv.settings import Settings
 from clusterenv.sync import EveryVersion, SyncRule
 from clusterenv.wire.addresses import Network
 
+_Group = TypeVar("_Group", Limits, Network)
+Wrappers = EnvWrapper | Sequence[EnvWrapper] | None
 Env = str | EnvSpec | EnvFactory | Sequence[EnvFactory] | Backend
 
 
+def choose_settings(
+    envs: tuple[Backend, int, EnvSpec | None],
+    launcher: Launcher,
+    *,
+    num_workers: int | None,
+    min_hosts: int | None,
+    balance: bool,
+    observation_mode: str | tuple[Space[Any], Space[Any]],
+    autoreset_mode: str | AutoresetMode,
+    batch_size: int | None,
+    sync: SyncRule | None,
+    encoding: str,
+    trust_workers: bool,
+    limits: Limits | None,
+    network: Network | None,
+    log_dir: str | Path | None,
+) -> Settings:
+    """The other arguments of :class:`clusterenv.ClusterEnv`, checked, with the defaults chosen."""
+    backend, num_envs, spec = envs
+    num_workers = choose_num_workers(with_own_threads(num_workers, backend, launcher), num_envs)
+    batch_size = choose_batch_size(batch_size, num_envs)
+    return Settings(
+        backend=in_batches(backend, batch_size, num_envs, num_workers),
+        num_envs=num_envs,
+        num_workers=num_workers,
+        launcher=launcher,
+        min_hosts=choose_min_hosts(min_hosts, launcher),
+        balance=balance,
+        batch_size=batch_size,
+        spec=spec,
+        observation_mode=observation_mode,
+        autoreset_mode=choose_autoreset_mode(autoreset_mode),
+        sync_rule=choose_sync_rule(sync),
+        encoding=check_encoding(encoding),
+        trust_workers=trust_workers,
+        limits=_group("limits", limits, Limits),
+        network=_group("network", network, Network),
+        log_dir=choose_log_dir(log_dir),
+    )
+
+
 def choose_backend(
-    env: Env, num_envs: int | None, wrappers: Sequence[EnvWrapper], kwargs: dict[str, Any]
+    env: Env, num_envs: int | None, wrappers: Wrappers, kwargs: dict[str, Any]
 ) -> tuple[Backend, int, EnvSpec | None]:
     """The backend, the number of envs, and the spec where ``env`` is an id."""
-    if num_envs is not None and num_envs < 1:
-        raise ValueError(f"num_envs={num_envs} must be at least 1")
+    num_envs = None if num_envs is None else check_count("num_envs", num_envs)
+    wrappers = choose_wrappers(wrappers)
     _refuse_moved(kwargs)
     if isinstance(env, str | EnvSpec):
         _refuse_misspelt(kwargs)
         spec = _spec_of(env) if isinstance(env, str) else env
         return (
-            RegisteredBackend(spec, kwargs, tuple(wrappers)),
+            RegisteredBackend(spec, kwargs, wrappers),
             num_envs or 1,
             _vector_spec(spec, kwargs, num_envs or 1),
         )
@@ -53,14 +101,26 @@ def choose_backend(
         )
     if isinstance(env, Backend):
         if wrappers:
-            raise TypeError("wrappers= goes with an id or callables; a backend wraps its own envs")
+            raise TypeError(
+                "wrappers= goes with an id or callables; a backend wraps its own envs, in build()"
+            )
         return env, num_envs or 1, None
     if callable(env):
         return _from_callables([env] * (num_envs or 1), wrappers)
     factories: list[Any] = list(env) if isinstance(env, Iterable) else [env]
     if num_envs not in (None, len(factories)):
-        raise ValueError(f"num_envs={num_envs}, but {len(factories)} callables were given")
+        raise ValueError(
+            f"num_envs={num_envs}, but {len(factories)} callables were given: leave num_envs out, "
+            "or pass one callable for each env"
+        )
     return _from_callables(factories, wrappers)
+
+
+def with_wrappers(backend: Backend, wrappers: Sequence[EnvWrapper] | EnvWrapper) -> Backend:
+    """The same envs with these wrappers in place of those that they have."""
+    if not isinstance(backend, RegisteredBackend | CallableBackend):
+        raise TypeError("wrappers= goes with an id or callables; a backend wraps its own envs")
+    return replace(backend, wrappers=choose_wrappers(wrappers))
 
 
 def _spec_of(env: str) -> EnvSpec:
@@ -72,14 +132,34 @@ def _spec_of(env: str) -> EnvSpec:
 
 
 def _from_callables(
-    factories: list[EnvFactory], wrappers: Sequence[EnvWrapper]
+    factories: list[EnvFactory], wrappers: tuple[EnvWrapper, ...]
 ) -> tuple[Backend, int, None]:
     if not factories or not all(callable(factory) for factory in factories):
+        is_built = any(isinstance(one, gymnasium.Env) for one in factories)
+        advice = "; workers build the envs: pass a callable that makes one" if is_built else ""
         raise TypeError(
             "env must be a Gymnasium id, a callable, a non-empty list of callables, or a backend; "
-            f"got {factories!r:.200}"
+            f"got {factories!r:.200}{advice}"
         )
-    return CallableBackend(dict(enumerate(factories)), tuple(wrappers)), len(factories), None
+    return CallableBackend(dict(enumerate(factories)), wrappers), len(factories), None
+
+
+def choose_wrappers(wrappers: Wrappers) -> tuple[EnvWrapper, ...]:
+    """All of them; a single one needs no list."""
+    if wrappers is None or callable(wrappers):
+        return () if wrappers is None else (wrappers,)
+    if isinstance(wrappers, Iterable):
+        listed: tuple[Any, ...] = tuple(wrappers)
+        wrong = [place for place, wrapper in enumerate(listed) if not callable(wrapper)]
+        if not wrong:
+            return listed
+        found = f"wrappers[{wrong[0]}]={listed[wrong[0]]!r:.80}"
+    else:
+        found = f"wrappers={wrappers!r:.80}"
+    raise TypeError(
+        f"{found} cannot be called: a wrapper takes an env and returns one, such as "
+        "TransformReward or functools.partial(TimeLimit, max_episode_steps=100)"
+    )
 
 
 def _vector_spec(spec: EnvSpec, kwargs: dict[str, Any], num_envs: int) -> EnvSpec:
@@ -101,9 +181,31 @@ def _places_in_groups() -> dict[str, str]:
     }
 
 
+def _group(name: str, given: Any, kind: type[_Group]) -> _Group:
+    """A group of settings as given; by default as it is by default."""
+    if given is None or isinstance(given, kind):
+        return kind() if given is None else given
+    example = fields(kind)[0].name
+    raise TypeError(
+        f"{name}={given!r:.80} must be a clusterenv.{kind.__name__}, such as "
+        f"{kind.__name__}({example}=…)"
+    )
+
+
+def choose_autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
+    """Gymnasium's mode of that name."""
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        names = ", ".join(repr(one.value) for one in AutoresetMode)
+        raise ValueError(f"autoreset_mode={mode!r} is none of {names}") from None
+
+
 def _refuse_moved(kwargs: dict[str, Any]) -> None:
     if "min_workers" in kwargs:
-        raise TypeError("min_workers is min_hosts now: hosts are what comes late or is lost")
+        raise TypeError(
+            "min_workers= is min_hosts= now, which counts machines: pass min_hosts=1 for one"
+        )
     for name, place in _places_in_groups().items():
         if name in kwargs:
             group = place.partition("=")[0]
@@ -126,95 +228,104 @@ def _own_arguments() -> list[str]:
     return [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
 
 
+def with_own_threads(num_workers: int | None, backend: Backend, launcher: Launcher) -> int | None:
+    """One per host, unless asked otherwise, where envs run in threads of their engine's own."""
+    if num_workers is None and isinstance(backend, ThreadedBackend):
+        return max(1, launcher.num_hosts)
+    return num_workers
+
+
 def choose_num_workers(num_workers: int | None, num_envs: int) -> int | None:
     """As asked, but no more than envs; None if nobody asked."""
-    if num_workers is None:
-        return None
-    if num_workers < 1:
-        raise ValueError(f"num_workers={num_workers} must be at least 1")
-    return min(num_workers, num_envs)
+    return None if num_workers is None else min(check_count("num_workers", num_workers), num_envs)
 
 
 def choose_batch_size(batch_size: int | None, num_envs: int) -> int:
     """As asked, if that can be; else all envs."""
     if batch_size is None:
         return num_envs
-    if not 1 <= batch_size <= num_envs:
-        raise ValueError(f"batch_size={batch_size} must be between 1 and num_envs={num_envs}")
-    return batch_size
+    return check_part("batch_size", batch_size, num_envs, f"num_envs={num_envs}")
+
+
+def in_batches(
+    backend: Backend, batch_size: int, num_envs: int, num_workers: int | None
+) -> Backend:
+    """Where batches are partial, an engine that can fill them itself hands out a worker's share."""
+    own: Any = backend
+    if batch_size == num_envs or not hasattr(own, "in_batches_of"):
+        return backend
+    return own.in_batches_of(-(-batch_size // (num_workers or 1)))  # type: ignore[no-any-return]
 
 
 def choose_min_hosts(min_hosts: int | None, launcher: Launcher) -> int | None:
     """As asked, if that can be; None for all."""
-    if min_hosts is not None and not 1 <= min_hosts <= max(1, launcher.num_hosts):
-        raise ValueError(
-            f"min_hosts={min_hosts} must be between 1 and the number of hosts, which is "
-            f"{max(1, launcher.num_hosts)} with this launcher"
-        )
-    return min_hosts
+    if min_hosts is None:
+        return None
+    num_hosts = max(1, launcher.num_hosts)
+    what = f"the number of hosts, which is {num_hosts} with this launcher"
+    return check_part("min_hosts", min_hosts, num_hosts, what)
 
 
 def choose_launcher(launcher: Launcher | str, shared_memory: bool = True) -> Launcher:
     """A launcher object from a name, or as it is; with host processes if no memory is shared."""
-    if not isinstance(launcher, str):
-        if not shared_memory and isinstance(launcher, LocalLauncher) and launcher.num_hosts == 0:
-            return launcher.with_hosts(1)
-        return launcher
-    if launcher not in _LAUNCHERS:
-        raise ValueError(
-            f"launcher={launcher!r} is none of {sorted(_LAUNCHERS)}; other launchers are "
-            "objects, such as clusterenv.SlurmLauncher(…)"
-        )
-    return choose_launcher(_LAUNCHERS[launcher](), shared_memory)
+    if isinstance(launcher, str) and launcher not in _LAUNCHERS:
+        raise ValueError(f"launcher={launcher!r} is unknown: pass {_EXPECTED_LAUNCHERS}")
+    chosen = _LAUNCHERS[launcher]() if isinstance(launcher, str) else launcher
+    chosen = _object_of("launcher", chosen)
+    if not hasattr(chosen, "num_hosts"):
+        raise TypeError(f"launcher={chosen!r:.80} is no launcher: pass {_EXPECTED_LAUNCHERS}")
+    if not shared_memory and isinstance(chosen, LocalLauncher) and chosen.num_hosts == 0:
+        return chosen.with_hosts(1)
+    return chosen  # type: ignore[no-any-return]
 
 
 _LAUNCHERS: dict[str, Callable[[], Launcher]] = {
     "local": LocalLauncher,
     "in-process": InProcessLauncher,
 }
+_EXPECTED_LAUNCHERS = "'local', 'in-process', or an object such as clusterenv.SlurmLauncher(…)"
 
 
-def choose_sync_rule(rule: SyncRule | None) -> SyncRule:
+def _object_of(argument: str, given: Any) -> Any:
+    """``given``; an object of it where it is a class that needs no arguments."""
+    if not isinstance(given, type):
+        return given
+    parameters = inspect.signature(given).parameters.values()
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variable]
+    if not needed:
+        return given()
+    raise TypeError(
+        f"{argument}={given.__name__} is a class that needs {', '.join(needed)}; pass an object: "
+        f"{argument}={given.__name__}({needed[0]}=…)"
+    )
+
+
+def choose_sync_rule(rule: Any) -> SyncRule:
     """As given, if it has all that a rule must have; else every version."""
     if rule is None:
         return EveryVersion()
-    if isinstance(rule, type):
-        raise TypeError(f"sync={rule.__name__} is a class; pass an object: sync={rule.__name__}(…)")
+    rule = _object_of("sync", rule)
     missing = [name for name in _RULE_MEMBERS if not hasattr(rule, name)]
+    if len(missing) == len(_RULE_MEMBERS):
+        raise TypeError(
+            f"sync={rule!r:.80} is no sync rule: pass an object such as clusterenv.EveryVersion(), "
+            "clusterenv.EveryNth(10) or clusterenv.AdaptiveSync(threshold=0.1)"
+        )
     if missing:
         raise TypeError(
             f"sync={type(rule).__name__}(…) is no sync rule, it lacks {', '.join(missing)}: see "
             "clusterenv.SyncRule; a rule that measures nothing has rows = 0, "
             'measure = "divergence" and threshold = 0.0'
         )
-    return rule
+    return rule  # type: ignore[no-any-return]
+
+
+def choose_log_dir(log_dir: str | Path | None) -> Path | None:
+    """The folder for logs: the same on all machines, wherever hosts are started there."""
+    if log_dir is not None and not isinstance(log_dir, str | Path):
+        raise TypeError(f"log_dir={log_dir!r} must be the path of a folder")
+    return None if log_dir is None else Path(log_dir).absolute()
 
 
 _RULE_MEMBERS = ("cause_to_pull", "rows", "measure", "threshold")
-
-
-class AsPolicy:
-    """Makes policies of modules; the last one is remembered, so that it stays the same object."""
-
-    def __init__(self) -> None:
-        self._wrapped: tuple[Any, Policy] | None = None
-
-    def __call__(self, policy: Any) -> Policy:
-        """``policy`` itself, or what acts with the module that it is."""
-        if hasattr(policy, "act"):
-            return policy  # type: ignore[no-any-return]
-        if self._wrapped is None or self._wrapped[0] is not policy:
-            self._wrapped = policy, wrap_module(policy)
-        return self._wrapped[1]
-
-
-def wrap_module(module: Any) -> Policy:
-    """A policy from a ``torch.nn.Module``; TypeError if it is none."""
-    if not (hasattr(module, "state_dict") and callable(module)):
-        raise TypeError(
-            f"{module!r:.80} is no policy: pass a clusterenv.Policy, or a torch.nn.Module "
-            "that returns a torch.distributions object"
-        )
-    from clusterenv.policies.torch import TorchPolicy
-
-    return TorchPolicy(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -11,52 +12,26 @@ from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from clusterenv.arguments import (
-    Seed,
-    actions_by_row,
-    seed_by_slot,
-    slots_of,
-    slots_to_reset,
-    values_by_slot,
-)
+from clusterenv.arguments import Seed, slots_of
 from clusterenv.backends.base import Backend
 from clusterenv.backends.gymnasium import EnvFactory, EnvWrapper
-from clusterenv.calls import Call, Calls
-from clusterenv.construction import (
-    choose_backend,
-    choose_batch_size,
-    choose_launcher,
-    choose_min_hosts,
-    choose_num_workers,
-    choose_sync_rule,
-)
+from clusterenv.calls import Calls, PendingCall, user_call
+from clusterenv.construction import choose_backend, choose_launcher, choose_settings
+from clusterenv.env_calls import EnvCalls, ResetResult, StepResult
 from clusterenv.head.collecting import Collecting
 from clusterenv.head.opening import open_session
 from clusterenv.head.partial_batches import PartialBatches
 from clusterenv.head.profiler import Profiler, is_profile_wanted
-from clusterenv.head.session import Session
 from clusterenv.launchers.base import Launcher
 from clusterenv.limits import Limits
-from clusterenv.policies.encoding import Encoding, check_encoding
+from clusterenv.policies.encoding import Encoding
 from clusterenv.policy_calls import PolicyCalls
 from clusterenv.protocol.worker_status import WorkerStatus
-from clusterenv.randomness import fresh_seed
 from clusterenv.rollout import Episodes, Fragment, Rollout
-from clusterenv.settings import Settings
 from clusterenv.stopwatch import timed
 from clusterenv.sync.ledger import Ledger
 from clusterenv.sync.rules import SyncRule
 from clusterenv.wire.addresses import Network
-
-_RESERVED = ("reset", "step", "close", "_setattr", "_check_spaces")
-
-StepResult = tuple[
-    Any,
-    np.ndarray[Any, np.dtype[np.float64]],
-    np.ndarray[Any, np.dtype[np.bool_]],
-    np.ndarray[Any, np.dtype[np.bool_]],
-    dict[str, Any],
-]
 
 
 class ClusterEnv(VectorEnv[Any, Any, Any]):
@@ -91,6 +66,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             that this process started may do so anyway.
         limits: How long things may take, and how often a worker or a host may be replaced.
         network: Where to listen for hosts on other machines, and how they reach it.
+        log_dir: A folder for a log of what each worker prints, on the worker's machine.
         **kwargs: Passed to the env, where ``env`` is an id.
 
     Example:
@@ -107,7 +83,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         min_hosts: int | None = None,
         balance: bool = False,
         launcher: Launcher | str = "local",
-        wrappers: Sequence[EnvWrapper] = (),
+        wrappers: EnvWrapper | Sequence[EnvWrapper] | None = (),
         shared_memory: bool = True,
         copy: bool = True,
         observation_mode: str | tuple[Space[Any], Space[Any]] = "same",
@@ -118,202 +94,145 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         trust_workers: bool = False,
         limits: Limits | None = None,
         network: Network | None = None,
+        log_dir: str | Path | None = None,
         **kwargs: Any,
     ) -> None:
         self.closed = True
-        backend, self.num_envs, self.spec = choose_backend(env, num_envs, wrappers, kwargs)
-        self.batch_size = choose_batch_size(batch_size, self.num_envs)
-        chosen = choose_launcher(launcher, shared_memory)
-        self.copy, self.autoreset_mode = copy, AutoresetMode(autoreset_mode)
-        settings = Settings(
-            backend=backend,
-            num_envs=self.num_envs,
-            num_workers=choose_num_workers(num_workers, self.num_envs),
-            launcher=chosen,
-            min_hosts=choose_min_hosts(min_hosts, chosen),
+        settings = choose_settings(
+            choose_backend(env, num_envs, wrappers, kwargs),
+            choose_launcher(launcher, shared_memory),
+            num_workers=num_workers,
+            min_hosts=min_hosts,
             balance=balance,
             observation_mode=observation_mode,
-            autoreset_mode=self.autoreset_mode,
-            sync_rule=choose_sync_rule(sync),
-            encoding=check_encoding(encoding),
+            autoreset_mode=autoreset_mode,
+            batch_size=batch_size,
+            sync=sync,
+            encoding=encoding,
             trust_workers=trust_workers,
-            limits=limits or Limits(),
-            network=network or Network(),
+            limits=limits,
+            network=network,
+            log_dir=log_dir,
         )
+        self.num_envs, self.batch_size = settings.num_envs, settings.batch_size
+        self.copy, self.autoreset_mode, self.spec = copy, settings.autoreset_mode, settings.spec
         self._ledger = Ledger()
         self._session, spaces = open_session(settings, self._ledger)
-        self._collecting = Collecting(self._session, balance)
-        self._calls = Calls(self._session, self._collecting)
-        self._stopwatch = self._session.fleet.stopwatch
-        self._end_of_life = weakref.finalize(self, _close_abandoned, self._session, self._calls)
+        self._batch, self._stopwatch = self._session.batch, self._session.stopwatch
+        self._calls = Calls(self._session, Collecting(self._session, balance, self._ledger))
+        self._end_of_life = weakref.finalize(self, self._calls.close_abandoned)
+        self._envs = EnvCalls(self._session, self._calls, spaces)
+        self._policies = PolicyCalls(self._session, self._calls, self._envs, settings.backend)
+        self._partial = PartialBatches(self._session, self.batch_size)
+        self._action_dtype, self._action_shape = self._envs.usual_actions
         self.single_observation_space = spaces.single_observation_space
         self.observation_space = spaces.observation_space
         self.single_action_space = spaces.single_action_space
         self.action_space = spaces.action_space
         self.metadata = {**spaces.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = spaces.render_mode
-        self._run_seed = fresh_seed()
-        # Of actions that are as the action space says, where they are one array.
-        leaf = self._session.agreed.action_leaf
-        self._action_dtype = None if leaf is None else leaf.dtype
-        self._action_shape = () if leaf is None else (self.num_envs, *leaf.shape)
-        self._policies = PolicyCalls(self._session, self._collecting, self._calls)
-        try:
-            self._partial = PartialBatches(self._session, self.batch_size)
-        except BaseException:
-            self._end_of_life()
-            raise
         self.closed = False
-        self._profiler = self.profile() if is_profile_wanted() else None
-        if self._profiler is not None:
-            self._profiler.begin_and_tell(self)
+        self._profiler = self.profile().begin_and_tell(self) if is_profile_wanted() else None
 
-    # Reset.
+    # Reset and step.
 
-    @timed
-    def reset(
-        self, *, seed: Seed = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    @user_call
+    def reset(self, *, seed: Seed = None, options: dict[str, Any] | None = None) -> ResetResult:
         """Reset all envs, or those of ``options["reset_mask"]``; slot *i* gets ``seed + i``."""
-        self.reset_async(seed=seed, options=options)
-        return self.reset_wait()
+        with self._calls.in_one_go(PendingCall.RESET):
+            self.reset_async(seed=seed, options=options)
+            return self.reset_wait()
 
-    @timed
+    @user_call
     def reset_async(self, seed: Seed = None, options: dict[str, Any] | None = None) -> None:
         """Start a reset; :meth:`reset_wait` gets its result."""
-        self._assert_is_running()
-        seeds = self._take_seed(seed)
-        self._calls.leave_partial_batches()
-        self._calls.assert_nothing_pending("reset_async", full_stop="")
-        slots, options = slots_to_reset(options, self.num_envs)
-        if len(slots) == self.num_envs:
-            self._collecting.start_over()
-        self._session.reset(slots, [seeds[slot] for slot in slots], options, self._run_seed)
-        self._calls.pending = Call.RESET
-        self._calls.resets_all = len(slots) == self.num_envs
+        self._envs.start_reset(seed, options)
 
-    @timed
-    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+    @user_call
+    def reset_wait(self, timeout: float | None = None) -> ResetResult:
         """The result of :meth:`reset_async`; ``multiprocessing.TimeoutError`` after ``timeout``."""
-        self._assert_is_running()
-        self._calls.wait(Call.RESET, timeout)
-        self._calls.has_reset = True
-        self._calls.has_stepped = self._calls.has_stepped and not self._calls.resets_all
+        self._envs.finish_reset(timeout)
         batch = self._session.batch
         return batch.observations(self.copy), batch.infos.take(self._add_info)
-
-    def _take_seed(self, seed: Seed) -> list[int | None]:
-        seeds = seed_by_slot(seed, self.num_envs)
-        if seeds[0] is not None:
-            self._run_seed = abs(seeds[0]) % 2**63
-        return seeds
-
-    # Step.
 
     def step(self, actions: Any) -> StepResult:
         """Step every env with its action, or with that of a policy.
 
-        Given a policy instead of actions, it acts on the workers, and the infos say what it did:
-        ``info["action"]``, ``info["log_prob"]``, ``info["value"]``.
+        A policy acts on the workers, and the infos say what it did: ``info["action"]``,
+        ``info["version"]``, ``info["log_prob"]``, ``info["value"]``; zeros where the env was lost.
         """
         if self._stopwatch.is_outside:
             return self._stopwatch.call("step", self.step, actions)
         calls = self._calls
-        if not (
-            type(actions) is np.ndarray
-            and actions.dtype is self._action_dtype
-            and actions.shape == self._action_shape
-            and calls.may_step_at_once
-            and not self.closed
-        ):
-            return self._step_with_checks(actions)
+        if not calls.turn.acquire(False):
+            calls.refuse_thread("step")
         try:
-            is_done = self._session.step_at_once(actions)
-        except BaseException:
-            calls.forget(Call.STEP)
-            raise
-        if not is_done:
-            return self._step_with_checks(actions)
-        calls.has_stepped = True
-        return self._session.batch.results(self.copy, self._add_info)
+            if not (
+                type(actions) is np.ndarray
+                and actions.dtype is self._action_dtype
+                and actions.shape == self._action_shape
+                and calls.may_step_at_once
+                and not self.closed
+            ):
+                return self._step_with_checks(actions)
+            try:
+                is_done = self._session.step_at_once(actions)
+            except BaseException:
+                calls.forget(PendingCall.STEP)
+                raise
+            if not is_done:
+                return self._step_with_checks(actions)
+            calls.has_stepped = True
+            return self._batch.results(self.copy, self._add_info)
+        finally:
+            calls.turn.release()
 
     def _step_with_checks(self, actions: Any) -> StepResult:
         """Say what is wrong, or convert what is to be converted, or go on where it is under way."""
-        if hasattr(actions, "act") or hasattr(actions, "state_dict"):
-            return self._step_with(actions)
-        if self._session.fleet.is_in_lockstep and self._calls.pending is Call.NOTHING:
-            self._calls.has_stepped, self._calls.pending = True, Call.STEP
-        else:
-            self.step_async(actions)
-        return self.step_wait()
+        with self._calls.in_one_go(PendingCall.STEP):
+            if hasattr(actions, "act") or hasattr(actions, "state_dict"):
+                self._policies.start_step(actions)
+                *result, infos = self.step_wait()
+                infos.update(self._session.take_acted())
+                return *result, infos
+            if not self._envs.take_over_step():
+                self.step_async(actions)
+            return self.step_wait()
 
-    def _step_with(self, policy: Any) -> StepResult:
-        self._assert_is_running()
-        self._calls.assert_nothing_pending("step")
-        self._calls.assert_has_reset("step")
-        self.publish(policy)
-        self._session.act()
-        self._calls.has_stepped = True
-        self._calls.pending = Call.STEP
-        *result, infos = self.step_wait()
-        infos.update(self._session.take_acted())
-        return *result, infos
-
-    @timed
+    @user_call
     def step_async(self, actions: Any) -> None:
         """Start a step; :meth:`step_wait` gets its result."""
-        self._assert_is_running()
-        self._calls.assert_nothing_pending("step_async")
-        self._calls.assert_has_reset("step")
-        self._session.step_all(self._by_row(actions, self.num_envs))
-        self._calls.has_stepped = True
-        self._calls.pending = Call.STEP
+        self._envs.start_step(actions)
 
-    @timed
+    @user_call
     def step_wait(self, timeout: float | None = None) -> StepResult:
         """The result of :meth:`step_async`; ``multiprocessing.TimeoutError`` after ``timeout``."""
-        self._assert_is_running()
-        self._calls.wait(Call.STEP, timeout)
-        return self._session.batch.results(self.copy, self._add_info)
-
-    def _by_row(self, actions: Any, count: int) -> Any:
-        leaf = self._session.agreed.action_leaf
-        return actions_by_row(actions, count, leaf, self.single_action_space, self.action_space)
+        self._calls.wait(PendingCall.STEP, timeout)
+        return self._batch.results(self.copy, self._add_info)
 
     # Partial batches.
 
-    @timed
+    @user_call
     def async_reset(self, seed: Seed = None) -> None:
         """Start a reset of all envs, for :meth:`recv` to return as they get ready."""
-        self._assert_is_running()
-        self._calls.leave_partial_batches()
-        self._calls.assert_nothing_pending("async_reset")
-        self._collecting.start_over()
-        self._partial.reset(self._take_seed(seed), self._run_seed)
-        self._calls.pending = Call.PARTIAL_BATCHES
-        self._calls.has_reset = self._calls.has_stepped = True
+        self._envs.start_partial_batches(seed, self._partial)
 
+    @user_call
     def recv(self) -> StepResult:
         """The first ``batch_size`` slots that are ready; ``info["env_id"]`` says which."""
-        if self._stopwatch.is_outside:
-            return self._stopwatch.call("recv", self.recv)
-        self._assert_is_running()
         self._calls.assert_in_partial_batches("recv")
         self._partial.assert_enough_under_way()
-        with self._calls.finishing(Call.PARTIAL_BATCHES):
+        with self._calls.finishing(PendingCall.PARTIAL_BATCHES):
             slots = self._partial.receive()
-        return self._session.batch.results_of(slots)
+        return self._batch.results_of(slots)
 
+    @user_call
     def send(self, actions: Any, env_id: Any) -> None:
         """Step the slots ``env_id`` with ``actions``, for a later :meth:`recv` to return."""
-        if self._stopwatch.is_outside:
-            self._stopwatch.call("send", self.send, actions, env_id)
-            return
-        self._assert_is_running()
         self._calls.assert_in_partial_batches("send")
         slots = slots_of(env_id)
         self._partial.check(slots)
-        self._partial.send(slots, self._by_row(actions, len(slots)))
+        self._partial.send(slots, self._envs.by_row(actions, len(slots)))
 
     # Policies on workers.
 
@@ -321,19 +240,14 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def publish(self, policy: Any) -> int:
         """Make the weights of ``policy`` available to the hosts; no bytes move yet.
 
-        May be called from another thread, and while a :meth:`stream` is open.
-
-        Args:
-            policy: A policy from :mod:`clusterenv.policies`, or a ``torch.nn.Module`` that returns
-                a ``torch.distributions`` object.
-
-        Returns:
-            The version. Weights that are bit-equal to the newest ones are no new version.
+        ``policy`` is one of :mod:`clusterenv.policies`, or a ``torch.nn.Module`` that returns a
+        ``torch.distributions`` object. May be called from another thread, and while a
+        :meth:`stream` is open. Returns the version; weights that are bit-equal to the newest ones
+        are no new version.
         """
-        self._assert_is_running()
         return self._policies.publish(policy)
 
-    @timed
+    @user_call
     def rollout(
         self,
         policy: Any,
@@ -341,6 +255,8 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         *,
         wait_num: int | None = None,
         patience_s: float = 0.0,
+        infos: bool = True,
+        ahead: int = 0,
     ) -> Rollout:
         """Publish ``policy``, let it act on the workers, and collect [T, N] from every slot.
 
@@ -350,36 +266,47 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             wait_num: Return once this many slots are there: then only these are columns, as
                 ``rollout.slots`` says, and the others come with a later rollout. By default all.
             patience_s: How long to wait for the others once ``wait_num`` slots are there.
+            infos: Whether ``rollout.infos`` is wanted; False saves bytes where envs say much.
+            ahead: 1 has the next rollout collected while you learn from this one, by the version
+                that this call publishes. The next call returns it if policy object and
+                ``num_steps`` are the same; else, and by a reset, it is dropped, which
+                ``ledger.dropped_steps`` counts. Other calls wait until it is there.
         """
-        self._begin_collecting("rollout", num_steps)
-        return self._policies.rollout(policy, num_steps, wait_num, patience_s)
+        return self._policies.rollout(policy, num_steps, wait_num, patience_s, infos, ahead)
 
-    @timed
-    def stream(self, num_steps: int, in_flight: int = 2) -> Iterator[Fragment]:
+    @user_call
+    def stream(
+        self, num_steps: int, in_flight: int = 2, *, infos: bool = True
+    ) -> Iterator[Fragment]:
         """Fragments as they finish, each of some slots, while the learner trains.
 
         A slot has at most ``in_flight`` fragments under way or waiting to be looked at, so that
         memory and lag stay bounded when the learner is slower. Leaving the loop stops collection.
         """
-        self._begin_collecting("stream", num_steps)
-        return self._policies.stream(num_steps, in_flight, self._stopwatch)
+        return self._policies.stream(num_steps, in_flight, infos, self._stopwatch)
 
-    @timed
+    @user_call
     def evaluate(
-        self, policy: Any, episodes: int, *, deterministic: bool = True, seed: int = 0
+        self,
+        policy: Any,
+        episodes: int,
+        *,
+        deterministic: bool = True,
+        seed: int = 0,
+        wrappers: Sequence[EnvWrapper] | None = None,
     ) -> Episodes:
         """Play whole episodes with ``policy`` on the workers, in envs of their own.
 
         Training is not disturbed: the envs that :meth:`rollout` uses stay where they are. Each
-        slot plays its share, so that short episodes are not favoured.
+        slot plays its share, so that short episodes are not favoured. ``wrappers`` are used in
+        place of those of training, which may change rewards; by default they are the same.
         """
-        self._assert_is_running()
-        return self._policies.evaluate(policy, episodes, deterministic, seed)
+        return self._policies.evaluate(policy, episodes, deterministic, seed, wrappers)
 
     @property
     def version(self) -> int:
         """The newest version that was published; 0 before the first."""
-        return self._session.publisher.version
+        return self._policies.version
 
     @property
     def num_workers(self) -> int:
@@ -389,7 +316,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     @property
     def workers(self) -> tuple[WorkerStatus, ...]:
         """The workers as they are now, in the order of their slots."""
-        return self._session.fleet.workers
+        return self._session.workers
 
     @property
     def run_id(self) -> str:
@@ -399,13 +326,9 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def profile(self) -> Profiler:
         """Count where the time goes, at the head and on the workers.
 
-        Example:
-            >>> with envs.profile() as profile:  # doctest: +SKIP
-            ...     train(envs)
-            >>> print(profile)  # doctest: +SKIP
+        Example: ``with envs.profile() as profile: train(envs)``, and then ``print(profile)``.
         """
-        self._assert_is_running()
-        self._calls.assert_nothing_pending("profile")
+        self._calls.assert_may_begin("profile")
         return Profiler(self._session)
 
     @property
@@ -413,52 +336,32 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """What has moved between head and hosts so far."""
         return self._ledger
 
-    def _begin_collecting(self, method: str, num_steps: int) -> None:
-        self._assert_is_running()
-        self._policies.assert_can_collect(method, num_steps)
-        if not self._calls.has_reset:
-            self.reset()
-
     # Everything else that Gymnasium's vector envs can do.
 
-    @timed
+    @user_call
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each env, or read an attribute."""
         self.call_async(name, *args, **kwargs)
         return self.call_wait()
 
-    @timed
+    @user_call
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Start a call; :meth:`call_wait` gets its results."""
-        self._assert_is_running()
-        self._calls.assert_nothing_pending("call_async")
-        if name in _RESERVED:
-            raise ValueError(
-                f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
-            )
-        self._session.call(name, args, kwargs)
-        self._calls.pending = Call.CALL
+        self._envs.start_call(name, args, kwargs)
 
-    @timed
+    @user_call
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """The results of :meth:`call_async`, one per slot."""
-        self._assert_is_running()
-        self._calls.wait(Call.CALL, timeout)
-        return self._session.take_values()
+        return self._envs.finish_call(timeout)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """An attribute of each env."""
         return self.call(name)
 
-    @timed
+    @user_call
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of each env: one value per slot if a list or tuple, else the same."""
-        self._assert_is_running()
-        by_slot = values_by_slot(values, self.num_envs)
-        self._calls.assert_nothing_pending("set_attr")
-        self._session.set_attr(name, by_slot)
-        self._calls.pending = Call.CALL
-        self._calls.wait(Call.CALL, None)
+        self._envs.set_attr(name, values)
 
     def render(self) -> tuple[Any, ...]:
         """What each env renders."""
@@ -494,12 +397,3 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
 
     def __exit__(self, *exception: object) -> None:
         self.close(terminate=exception[0] is not None)
-
-    def _assert_is_running(self) -> None:
-        self._calls.assert_is_running(self.closed)
-
-
-def _close_abandoned(session: Session, calls: Calls) -> None:
-    # A forked child of the head inherits this object, but not the run.
-    if calls.is_owner:
-        session.close_from_any_thread()

@@ -15,6 +15,8 @@ remote traceback is its ``__cause__``. Misuse of the vector API raises Gymnasium
 (``ClosedEnvironmentError``, ``AlreadyPendingCallError``, ``NoAsyncCallError``, ``ResetNeeded``).
 """
 
+_LONGEST_TEXT = 1_000
+
 
 class ClusterEnvError(Exception):
     """Base of every exception that ClusterEnv raises itself."""
@@ -50,7 +52,13 @@ class UntrustedValueError(ClusterEnvError, TypeError):
 
 
 class ProtocolError(ClusterEnvError):
-    """A peer said something that the wire protocol does not allow."""
+    """A peer said something that the wire protocol does not allow.
+
+    Its text is short, however much of what the peer said is in it.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(f"{text:.{_LONGEST_TEXT}}")
 
     @staticmethod
     def of(error: BaseException) -> "ProtocolError":

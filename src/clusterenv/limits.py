@@ -23,15 +23,25 @@ class Limits:
     lease_s: float = 30.0
     """A host without its head ends itself and its workers after this time."""
     max_restarts_per_minute: int = 3
-    """How often one worker, or one host, may be replaced; 0 means never."""
+    """How often one worker, or one host, may be replaced within a minute; 0 means never. One that
+    was told to leave (SIGTERM, a time limit, a preemption) does not count here."""
+    max_restarts: int = 10
+    """How often one worker, or one host, may be replaced in all, at whatever rate and for whatever
+    reason; each minute of good work gives one restart back. 0 means never."""
+    restart_backoff_s: float = 0.5
+    """The first replacement starts at once, the second in a row after this time, each further one
+    after twice as long as the one before, up to 64 times this."""
+    slow_warning_s: float = 30.0
+    """A worker that makes no progress for this long is named in a warning, with its stack."""
 
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self) if field.name.endswith("_s")):
             # Not `<=`: what is not a number is no time-out either.
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be above 0 seconds")
-        if not self.max_restarts_per_minute >= 0:
-            raise ValueError(
-                f"max_restarts_per_minute={self.max_restarts_per_minute} must be at least 0 "
-                "(0: a worker is never replaced)"
-            )
+        for name in ("max_restarts_per_minute", "max_restarts"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} must be at least 0 "
+                    "(0: a worker is never replaced)"
+                )

@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from clusterenv.calls import Call, Calls
-from clusterenv.construction import AsPolicy
-from clusterenv.head.collecting import Collecting
+from clusterenv.as_policy import AsPolicy
+from clusterenv.backends.base import Backend
+from clusterenv.calls import Calls, PendingCall
+from clusterenv.construction import with_wrappers
+from clusterenv.counts import check_count, check_part
+from clusterenv.env_calls import EnvCalls
 from clusterenv.head.session import Session
 from clusterenv.protocol.fragments import FragmentPart
 from clusterenv.rollout import Episodes, Fragment, Rollout, assemble, episodes_by_slot
@@ -22,90 +25,126 @@ _AnyFragment = TypeVar("_AnyFragment", bound=Fragment)
 class PolicyCalls:
     """What :class:`clusterenv.ClusterEnv` does with policies."""
 
-    def __init__(self, session: Session, collecting: Collecting, calls: Calls) -> None:
-        self._session, self._collecting, self._calls = session, collecting, calls
+    def __init__(self, session: Session, calls: Calls, envs: EnvCalls, backend: Backend) -> None:
+        self._session, self._collecting = session, calls.collecting
+        self._publisher, self._drift = session.publisher, session.drift
+        self._calls, self._envs, self._backend = calls, envs, backend
         self._as_policy = AsPolicy()
 
     def publish(self, policy: Any) -> int:
         """Make its weights available; the version."""
-        version = self._session.publisher.publish(self._as_policy(policy))
-        streams = self._calls.pending is Call.STREAM
-        self._session.drift.measure(sparingly=streams)
+        self._calls.assert_is_running()
+        version = self._publisher.publish(self._as_policy(policy))
+        streams = self._calls.pending is PendingCall.STREAM
+        self._drift.measure(sparingly=streams)
         if streams:
             self._collecting.announce()
         return version
 
-    def assert_can_collect(self, method: str, num_steps: int) -> None:
-        """Raise if a policy cannot act now, or not for so long."""
-        self._calls.assert_nothing_pending(method)
+    @property
+    def version(self) -> int:
+        """The newest version that was published; 0 before the first."""
+        return self._publisher.version
+
+    def start_step(self, policy: Any) -> None:
+        """Publish, and start a step of all slots with it."""
+        self._calls.assert_may_begin("step")
+        self._calls.assert_has_reset("step")
+        self.publish(policy)
+        self._session.act()
+        self._calls.begin(PendingCall.STEP)
+
+    def _begin_collecting(self, method: str, num_steps: int) -> None:
+        """Raise if a policy cannot act now, or not for so long; reset what was not reset yet."""
+        self._calls.assert_may_begin(method)
         self._calls.assert_can_collect(method)
-        if index(num_steps) < 1:
-            raise ValueError(f"num_steps={num_steps} must be at least 1")
+        check_count("num_steps", num_steps)
+        if not self._calls.has_reset:
+            self._envs.reset()
 
     def rollout(
-        self, policy: Any, num_steps: int, wait_num: int | None, patience_s: float
+        self,
+        policy: Any,
+        num_steps: int,
+        wait_num: int | None,
+        patience_s: float,
+        infos: bool,
+        ahead: int,
     ) -> Rollout:
-        """Publish, and collect [T, N]."""
+        """Publish, and collect [T, N]; and perhaps what comes after it."""
+        self._begin_collecting("rollout", num_steps)
+        if ahead not in (0, 1):
+            raise ValueError(
+                f"ahead={ahead!r} must be 0 or 1: one rollout is collected ahead at most; "
+                "`stream` keeps more fragments under way"
+            )
         num_envs = self._session.num_envs
-        wait_num = num_envs if wait_num is None else index(wait_num)
-        if not 1 <= wait_num <= num_envs:
-            raise ValueError(f"wait_num={wait_num} must be between 1 and num_envs={num_envs}")
+        if wait_num is None:
+            wait_num = num_envs
+        wait_num = check_part("wait_num", wait_num, num_envs, f"num_envs={num_envs}")
         self.publish(policy)
-        with self._calls.finishing(Call.ROLLOUT):
-            self._collecting.collect(index(num_steps), together=wait_num == num_envs)
+        with self._calls.finishing(PendingCall.ROLLOUT):
+            together = wait_num == num_envs
+            self._collecting.collect(index(num_steps), together, bool(infos), bool(ahead))
             parts = self._collecting.wait_for(wait_num, patience_s)
         return self._assemble(Rollout, parts)
 
-    def stream(self, num_steps: int, in_flight: int, watch: Stopwatch) -> Iterator[Fragment]:
+    def stream(
+        self, num_steps: int, in_flight: int, infos: bool, watch: Stopwatch
+    ) -> Iterator[Fragment]:
         """Fragments as they finish."""
-        if index(in_flight) < 1:
-            raise ValueError(f"in_flight={in_flight} must be at least 1")
-        if self._session.publisher.version == 0:
+        self._begin_collecting("stream", num_steps)
+        check_count("in_flight", in_flight)
+        if self._publisher.version == 0:
             raise ValueError("stream() needs a policy: call publish(policy) first")
-        self._calls.pending = Call.STREAM
-        stream = self._stream(index(num_steps), index(in_flight), watch)
+        self._calls.begin(PendingCall.STREAM)
+        stream = self._stream(index(num_steps), index(in_flight), bool(infos), watch)
         # Begun here: closing a generator that was never begun would not run its `finally`.
         next(stream)
         return stream
 
-    def _stream(self, num_steps: int, in_flight: int, watch: Stopwatch) -> Iterator[Any]:
+    def _stream(
+        self, num_steps: int, in_flight: int, infos: bool, watch: Stopwatch
+    ) -> Iterator[Any]:
         try:
             yield None
             if watch.is_on:
                 watch.begin(HEAD)
-            for part in self._collecting.stream(num_steps, in_flight):
+            for part in self._collecting.stream(num_steps, in_flight, infos):
                 fragment = self._assemble(Fragment, [part])
                 if watch.is_on:
                     watch.begin(LEARNER)
                 yield fragment
                 if watch.is_on:
                     watch.begin(HEAD)
-                self._calls.assert_is_running(self._session.is_closed)
+                self._calls.assert_is_running()
         except Exception:
             # A fragment that failed halfway leaves its envs nobody knows where.
             self._calls.has_reset = False
             raise
         finally:
-            self._calls.pending = Call.NOTHING
+            self._calls.pending = PendingCall.NOTHING
             if watch.is_on:
                 watch.begin(LEARNER)
 
-    def evaluate(self, policy: Any, episodes: int, deterministic: bool, seed: int) -> Episodes:
-        """Play whole episodes in envs of their own."""
-        self._calls.assert_nothing_pending("evaluate")
-        episodes, seed = index(episodes), index(seed)
-        if episodes < 1:
-            raise ValueError(f"episodes={episodes} must be at least 1")
+    def evaluate(
+        self, policy: Any, episodes: int, deterministic: bool, seed: int, wrappers: Any
+    ) -> Episodes:
+        """Play whole episodes in envs of their own, with other wrappers unless that is None."""
+        self._calls.assert_may_begin("evaluate")
+        episodes, seed = check_count("episodes", episodes), check_count("seed", seed, least=0)
+        backend = None if wrappers is None else with_wrappers(self._backend, wrappers)
         self.publish(policy)
         # Spread over all slots, and so over all workers.
         num_envs = self._session.num_envs
         slots = np.arange(episodes) * num_envs // episodes
         shares = np.bincount(slots, minlength=num_envs).tolist()
-        self._collecting.evaluate(shares, seed, deterministic)
-        self._calls.pending = Call.CALL
-        self._calls.wait(Call.CALL, None)
+        self._collecting.evaluate(shares, seed, deterministic, backend)
+        self._calls.begin(PendingCall.CALL)
+        self._calls.wait(PendingCall.CALL, None)
         return episodes_by_slot(self._session.take_values())
 
     def _assemble(self, kind: type[_AnyFragment], parts: list[FragmentPart]) -> _AnyFragment:
         agreed = self._session.agreed
-        return assemble(kind, parts, agreed.observation_space, agreed.action_space)
+        spaces = agreed.observation_space, agreed.action_space
+        return assemble(kind, parts, *spaces, agreed.trusted)

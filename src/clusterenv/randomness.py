@@ -41,7 +41,7 @@ class SlotRandom:
     """The random numbers of some slots, step by step; drawn in blocks, which is cheaper."""
 
     def __init__(self, seed: int, slots: Sequence[int]) -> None:
-        self._seed = seed
+        self.seed = seed
         self._slots = np.asarray(slots)
         self._step = self._drawn = 0
         self._blocks: dict[tuple[int, int], tuple[int, Array]] = {}
@@ -57,7 +57,7 @@ class SlotRandom:
         cached = self._blocks.get((first, draws))
         if cached is None or cached[0] != block:
             steps = np.arange(block * _BLOCK_STEPS, (block + 1) * _BLOCK_STEPS)
-            every = uniforms(self._seed, self._slots, steps, first + draws)
+            every = uniforms(self.seed, self._slots, steps, first + draws)
             cached = block, every[:, :, first:]
             self._blocks[first, draws] = cached
         row: Array = cached[1][self._step % _BLOCK_STEPS]

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypeVar
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from gymnasium import Space
 
-from clusterenv.arrays import Array
+from clusterenv.arrays import Array, bytes_of
+from clusterenv.errors import ProtocolError
 from clusterenv.plain.spaces import join_leaves, leaves_of
-from clusterenv.protocol.fragments import FragmentPart, join_arrays
+from clusterenv.protocol.fragment_infos import PREFIX as INFOS
+from clusterenv.protocol.fragment_infos import read_columns
+from clusterenv.protocol.fragments import FragmentPart, join_arrays, kinds_of
+from clusterenv.step_infos import StepInfos
+
+DISAGREEMENT = (
+    "the policy has other outputs on some slots than on others, which cannot be joined; which host "
+    "is wrong, the head can tell only if hosts are not trusted and the policy can act here as well"
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,7 @@ class Episodes:
     lengths: Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fragment:
     """T consecutive steps of some slots. The arrays are the caller's own.
 
@@ -67,18 +77,38 @@ class Fragment:
     """[n, …]: the recurrent state before the first step, or None."""
     finals: Finals
     episodes: Episodes
+    infos: Mapping[str, Any] = field(default_factory=dict)
+    """What the envs said, as :class:`StepInfos`: ``infos["speed"]`` is an array [T, n, …], and
+    ``infos["_speed"]`` the mask of the rows that have it. Where an episode ended, what the env
+    said last is in ``infos["final_info"]``, such as ``infos["final_info"]["episode"]["r"]``, and
+    the row itself has what the reset of the next episode said: as in Gymnasium's same-step
+    autoreset. Empty dicts are left out; the infos of ``reset`` itself are
+    not here, nor, of a ready VectorEnv that resets at the next step, those of its resets."""
 
     @property
     def num_steps(self) -> int:
         """T."""
         return len(self.rewards)
 
+    def __repr__(self) -> str:
+        """Shapes and dtypes on one screen."""
+        versions = sorted({int(self.versions.min()), int(self.versions.max())})
+        lines = [
+            f"{type(self).__name__} of {self.num_steps} steps of {len(self.slots)} slots, "
+            f"version {' to '.join(map(str, versions))}, {len(self.episodes.slots)} episodes ended"
+        ]
+        shown = ("observations", "actions", "rewards", "terminated", "truncated", "outputs")
+        names = (*shown, "distribution", "last_values", "state", "infos")
+        values = {name: getattr(self, name) for name in names}
+        lines += [f"  {n}: {_outline(v)}" for n, v in values.items() if v is not None and len(v)]
+        return "\n".join(lines)
+
     @cached_property
     def next_observations(self) -> Any:
         """[T, n, …]: what each action led to; the true last observation where an episode ended."""
 
-        def shift(array: Array, finals: Array) -> Array:
-            shifted = array[1:].copy()
+        def shift(array: Array, finals: Array) -> Any:
+            shifted = _copy_of(array[1:])
             shifted[self.finals.steps, self.finals.columns] = finals
             return shifted
 
@@ -92,9 +122,11 @@ class Fragment:
                 "this policy has no value function on the workers: compute values of "
                 "`next_observations` here, or give the policy a `value`"
             )
-        shifted = np.concatenate([self.outputs["value"][1:], self.last_values[None]])
+        shifted: Array = _copy_of(self.outputs["value"])
+        shifted[:-1], shifted[-1] = self.outputs["value"][1:], self.last_values
         shifted[self.finals.steps, self.finals.columns] = self.finals.values
-        return np.where(self.terminated, 0.0, shifted)
+        shifted[self.terminated] = 0.0
+        return shifted
 
     def flatten(self, tree: Any) -> Any:
         """Arrays [T, n, …] (or a structure of them) as [T·n, …], without a copy."""
@@ -102,12 +134,24 @@ class Fragment:
 
     def minibatches(self, size: int, rng: np.random.Generator) -> Iterator[Array]:
         """Indices into flattened arrays: each row once, in random order, ``size`` at a time."""
-        order = rng.permutation(self.rewards.size)
+        order = rng.permutation(len(self.rewards) * len(self.slots))
         for start in range(0, len(order), size):
             yield order[start : start + size]
 
+    def torch(self, device: Any = "cpu") -> Self:
+        """The same with PyTorch tensors in place of arrays, in the same structures.
 
-@dataclass(frozen=True)
+        On the CPU they share the arrays' memory. To a GPU they are copied once, out of pinned
+        memory, and the call does not wait for that. ``infos`` stay arrays, as does what PyTorch
+        has no dtype for. Compute what takes arrays, such as :func:`clusterenv.gae`, before.
+        """
+        from clusterenv.policies.torch import to_device
+
+        tensors: Self = _map_fields(self, partial(to_device, device=device))
+        return tensors
+
+
+@dataclass(frozen=True, repr=False)
 class Rollout(Fragment):
     """T steps of all slots: column *i* is slot *i* (with ``wait_num``, slot ``slots[i]``)."""
 
@@ -120,10 +164,19 @@ def assemble(
     parts: Sequence[FragmentPart],
     observation_space: Space[Any],
     action_space: Space[Any],
+    trusted: bool = False,
 ) -> AnyFragment:
-    """One Fragment or Rollout (``kind``) from parts whose slots ascend, which are released."""
+    """One Fragment or Rollout (``kind``) from parts whose slots ascend, which are released.
+
+    ``trusted`` says whether infos may be unpickled.
+    """
     try:
-        return _assemble(kind, parts, observation_space, action_space)
+        return _assemble(kind, parts, observation_space, action_space, trusted)
+    except (LookupError, ValueError, TypeError) as error:
+        first, *others = (kinds_of(part.arrays) for part in parts)
+        if any(kinds != first for kinds in others):
+            raise ProtocolError(DISAGREEMENT) from error
+        raise
     finally:
         # Even if Ctrl-C comes between: else the worker would never get this room back.
         for part in parts:
@@ -135,6 +188,7 @@ def _assemble(
     parts: Sequence[FragmentPart],
     observation_space: Space[Any],
     action_space: Space[Any],
+    trusted: bool,
 ) -> AnyFragment:
     arrays = [part.arrays for part in parts]
     slots = np.concatenate([part.slots for part in parts])
@@ -173,7 +227,39 @@ def _assemble(
             join("finals/values") if has_values else None,
         ),
         episodes=Episodes(join("finals/slots"), join("finals/returns"), join("finals/lengths")),
+        infos=_infos_of(parts, len(rewards), slots, trusted),
     )
+
+
+def _infos_of(
+    parts: Sequence[FragmentPart], num_steps: int, slots: Array, trusted: bool
+) -> StepInfos:
+    columns = [
+        column
+        for part in parts
+        for name, array in part.arrays.items()
+        if name.startswith(INFOS)
+        for column in read_columns(bytes_of(array), num_steps, part.slots, allow_pickle=trusted)
+    ]
+    for column in columns:
+        if column.unread:
+            warnings.warn(
+                f"info {'.'.join(column.path)!r} cannot be unpickled at the head, and is left out "
+                f"({column.unread}); pass infos=False if you need no infos",
+                stacklevel=2,
+            )
+    return StepInfos(num_steps, slots, [column for column in columns if len(column.values)])
+
+
+def _outline(tree: Any) -> str:
+    """The dtypes and shapes of a structure of arrays."""
+    if isinstance(tree, StepInfos):
+        return tree.outline()
+    if isinstance(tree, Mapping):
+        return f"{{{', '.join(f'{key}: {_outline(value)}' for key, value in tree.items())}}}"
+    if isinstance(tree, tuple):
+        return f"({', '.join(map(_outline, tree))})"
+    return f"{tree.dtype} {tree.shape}"
 
 
 def episodes_by_slot(results: Sequence[Sequence[tuple[float, int]]]) -> Episodes:
@@ -183,9 +269,24 @@ def episodes_by_slot(results: Sequence[Sequence[tuple[float, int]]]) -> Episodes
     return Episodes(np.array(slots), np.array(returns), np.array(lengths))
 
 
+def _copy_of(array: Any) -> Any:
+    """A copy of an array, or of a tensor in its place."""
+    return array.copy() if isinstance(array, np.ndarray) else array.clone()
+
+
+def _map_fields(record: Any, function: Any) -> Any:
+    """``record`` with ``function`` of each array in its fields; infos stay as they are."""
+    if is_dataclass(record) and not isinstance(record, type):
+        changes = {one.name: getattr(record, one.name) for one in fields(record)}
+        return replace(record, **{n: _map_fields(v, function) for n, v in changes.items()})
+    if record is None or isinstance(record, StepInfos):
+        return record
+    return map_structure(function, record)
+
+
 def map_structure(function: Any, tree: Any, *others: Any) -> Any:
     """``function`` of each array in ``tree`` (and of those in the same place of ``others``)."""
-    if isinstance(tree, dict):
+    if isinstance(tree, Mapping):
         return {key: map_structure(function, tree[key], *(o[key] for o in others)) for key in tree}
     if isinstance(tree, tuple):
         return tuple(map_structure(function, *parts) for parts in zip(tree, *others, strict=True))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from gymnasium import Space
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.backends.base import Backend
@@ -25,6 +27,9 @@ class Settings:
     launcher: Launcher
     min_hosts: int | None
     balance: bool
+    batch_size: int
+    spec: EnvSpec | None
+    """Where the env is one that is registered."""
     observation_mode: str | tuple[Space, Space]  # type: ignore[type-arg]
     autoreset_mode: AutoresetMode
     sync_rule: SyncRule
@@ -32,3 +37,10 @@ class Settings:
     trust_workers: bool
     limits: Limits
     network: Network
+    log_dir: Path | None
+    """For a log per worker, on the machine of its host."""
+
+    @property
+    def trusts_hosts(self) -> bool:
+        """Whether hosts may send pickles."""
+        return self.launcher.trusted or self.trust_workers

@@ -22,6 +22,17 @@ def shares(total: int, speeds: Sequence[float]) -> list[int]:
     return parts
 
 
+def in_words(slots: Sequence[int]) -> str:
+    """``slot 3``, ``slots 4 to 7``: some slots (ascending), for messages."""
+    if not slots:
+        return "no slots"
+    if len(slots) == 1:
+        return f"slot {slots[0]}"
+    if slots[-1] - slots[0] + 1 == len(slots):
+        return f"slots {slots[0]} to {slots[-1]}"
+    return f"slots {', '.join(map(str, slots))}"
+
+
 Group = tuple[int, tuple[int, ...], slice]
 """An owner, some of its slots, and where these are in what was split."""
 

@@ -6,9 +6,22 @@ import gymnasium as gym
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.transports import FOUR_HOSTS, TRANSPORTS, cluster_env
 
 NUM_ENVS = 5
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Four hosts take seconds to start: but for a few tests, that is for `make test-full`."""
+    for item in items:
+        if _is_on_four_hosts(item) and item.get_closest_marker("always_on_four_hosts") is None:
+            item.add_marker("full_matrix")
+
+
+def _is_on_four_hosts(item):
+    params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return any(isinstance(param, str) and param == FOUR_HOSTS for param in params)
 
 
 @pytest.fixture(scope="module", params=TRANSPORTS)

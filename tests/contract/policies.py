@@ -67,6 +67,17 @@ def numpy_policy(envs, seed=0):
     return NumpyPolicy(partial(distribution_of, action_space), weights, value_of)
 
 
+def nested_policy(envs, seed=0):
+    """As `numpy_policy`, with its weights in a dict in a list in a dict."""
+    space = envs.single_action_space
+    weights = {"copies": [random_weights(envs.single_observation_space, space, seed)]}
+    return NumpyPolicy(
+        lambda weights, rows: distribution_of(space, weights["copies"][0], rows),
+        weights,
+        lambda weights, rows: value_of(weights["copies"][0], rows),
+    )
+
+
 def change(policy, seed):
     """Other weights for the policy, in the arrays that it has; returns a copy of them."""
     rng = np.random.default_rng(seed)

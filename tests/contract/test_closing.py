@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.transports import TRANSPORTS, and_on_four_hosts, cluster_env
 from tests.environments.faults import GateEnv
 from tests.equality import assert_same
 
@@ -80,7 +80,8 @@ def test_a_with_block_closes(transport):
 
 @pytest.mark.parametrize("kwargs", [{"timeout": 0.05}, {"terminate": True}], ids=str)
 @pytest.mark.parametrize(
-    ("transport", "verb"), [("shared_memory", "step"), ("tcp", "reset"), ("shared_memory", "call")]
+    ("transport", "verb"),
+    and_on_four_hosts([("shared_memory", "step"), ("tcp", "reset"), ("shared_memory", "call")]),
 )
 def test_close_does_not_wait_for_a_pending_call_beyond_its_limit(transport, verb, kwargs, gate):
     envs = gated(transport, gate, verb)
@@ -90,6 +91,7 @@ def test_close_does_not_wait_for_a_pending_call_beyond_its_limit(transport, verb
     assert envs.closed
 
 
+@pytest.mark.always_on_four_hosts
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_close_waits_for_a_pending_call_that_ends(transport, gate):
     envs = gated(transport, gate, "step")

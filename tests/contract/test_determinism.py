@@ -6,14 +6,14 @@ from gymnasium.vector import AutoresetMode
 
 from tests.contract.policies import numpy_policy
 from tests.contract.replay import assert_same_fragment, leaves, pick
-from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.transports import TRANSPORTS, and_on_four_hosts, cluster_env
 from tests.environments.catalogue import ENVS
 from tests.environments.counting import Count
 
 NUM_ENVS = 5
 SEED = 123
 NAMES = ["short CartPole", "Pendulum", "dict observations", "several discrete actions"]
-LAYOUTS = [("shared_memory", 2), ("tcp", 3), ("in-process", 1)]
+LAYOUTS = and_on_four_hosts([("shared_memory", 2), ("tcp", 3), ("in-process", 1)])
 
 
 def collect(envs, seed=SEED, steps=(30, 11)):

@@ -1,14 +1,19 @@
 """Whole episodes in envs of their own: the right numbers, and training does not notice."""
 
+import time
 from functools import partial
 
 import numpy as np
 import pytest
+from gymnasium import RewardWrapper
+from gymnasium.vector import SyncVectorEnv
 
-from clusterenv import EveryNth
+from clusterenv import EveryNth, EveryVersion
+from clusterenv.backends.vector import VectorBackend
+from clusterenv.policies.numpy import NumpyPolicy
 from tests.contract.policies import change, distribution_of, numpy_policy
 from tests.contract.replay import Lives, assert_same_fragment
-from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.transports import IN_TURNS, TRANSPORTS, and_on_four_hosts, cluster_env
 from tests.environments.catalogue import ENVS
 from tests.integration.polling import within
 
@@ -72,10 +77,10 @@ def envs(live):
 
 def cases():
     for number, name in enumerate(NAMES):
-        yield name, list(TRANSPORTS)[number % 3], number % 3 + 1
+        yield name, IN_TURNS[number % 3], number % 3 + 1
 
 
-@pytest.mark.parametrize(("name", "transport", "workers"), list(cases()))
+@pytest.mark.parametrize(("name", "transport", "workers"), and_on_four_hosts(cases()))
 def test_returns_and_lengths_are_those_of_single_envs(name, transport, workers):
     with cluster_env(transport, ENVS[name], NUM_ENVS, workers) as envs:
         # A policy under which CartPole falls, after 8 to 10 steps.
@@ -110,6 +115,7 @@ def test_fewer_than_one_episode_is_an_error(envs, number):
         envs.evaluate(numpy_policy(envs), number)
 
 
+@pytest.mark.always_on_four_hosts
 def test_training_goes_on_as_if_nothing_had_happened(live):
     rollouts = []
     for evaluates in (False, True):
@@ -186,3 +192,67 @@ def test_evaluation_needs_no_reset():
         first = rows_of(envs.evaluate(policy, 4, seed=8))
         envs.reset(seed=1)
         assert rows_of(envs.evaluate(policy, 4, seed=8)) == first
+
+
+class Choosy(NumpyPolicy):
+    """Does not load weights whose critic begins with a 13."""
+
+    def load(self, weights):
+        if weights["critic"].flat[0] == 13:
+            raise ArithmeticError("not with a 13")
+        super().load(weights)
+
+
+@pytest.mark.parametrize("rule", [EveryVersion(), EveryNth(2)], ids=["every version", "every 2nd"])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_training_goes_on_after_weights_that_an_evaluation_could_not_load(transport, rule):
+    make = ENVS["short CartPole"]
+    with cluster_env(transport, make, NUM_ENVS, 2, sync=rule) as envs:
+        like = numpy_policy(envs)
+        policy = Choosy(like._distribution, like.weights(), like._value)
+        envs.rollout(policy, 4)
+        policy.weights()["critic"][0, 0] = 13
+        with pytest.raises(ArithmeticError, match="not with a 13"):
+            envs.evaluate(policy, 3)
+        change(policy, seed=1)
+        version = envs.publish(policy)
+        started = time.monotonic()
+        rollout = envs.rollout(policy, 4)
+        assert (rollout.versions == version).all()
+        assert rows_of(envs.evaluate(policy, 6)) == expected_of(make, policy.weights(), 0, 6)
+        # Nobody has waited for a deadline.
+        assert time.monotonic() - started < 60.0
+
+
+class Doubled(RewardWrapper):
+    """Rewards for training, not for looking at."""
+
+    def reward(self, reward):
+        return 2 * reward
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_evaluation_may_have_other_wrappers_than_training(transport):
+    make = ENVS["short CartPole"]
+    with cluster_env(transport, make, NUM_ENVS, 2, wrappers=[Doubled]) as envs:
+        policy = numpy_policy(envs)
+        once = expected_of(make, policy.weights(), 0, 6)
+        twice = [(slot, 2 * reward, length) for slot, reward, length in once]
+        assert (envs.rollout(policy, 3).rewards == 2).all()
+        for wrappers, expected in ((None, twice), ([], once), ([Doubled], twice), (None, twice)):
+            assert rows_of(envs.evaluate(policy, 6, wrappers=wrappers)) == expected
+        assert (envs.rollout(policy, 3).rewards == 2).all()
+        fourfold = envs.evaluate(policy, 6, wrappers=[Doubled, Doubled])
+        assert fourfold.returns.tolist() == [4 * reward for _, reward, _ in once]
+        assert envs.evaluate(policy, 6, wrappers=Doubled).returns.tolist() == [
+            reward for _, reward, _ in twice
+        ]
+
+
+def test_a_backend_of_ones_own_says_that_wrappers_are_its_own_business():
+    backend = VectorBackend(lambda n: SyncVectorEnv([ENVS["short CartPole"]] * n))
+    with (
+        cluster_env("in-process", backend, 2, 1) as envs,
+        pytest.raises(TypeError, match="wrappers= goes with an id or callables"),
+    ):
+        envs.evaluate(numpy_policy(envs), 2, wrappers=[])

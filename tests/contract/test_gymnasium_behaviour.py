@@ -51,6 +51,17 @@ def test_actions_may_be_any_sequence(envs, oracle, convert):
     assert_same(envs.step(convert(actions)), oracle.step(convert(actions)))
 
 
+@pytest.mark.parametrize(
+    "actions", [0, np.int64(1), None, [0] * (NUM_ENVS - 1), [0] * (NUM_ENVS + 1)], ids=repr
+)
+def test_a_wrong_number_of_actions_is_the_same_kind_of_error(envs, oracle, actions):
+    oracle.reset(seed=4)
+    with pytest.raises(Exception) as expected:
+        oracle.step(actions)
+    with pytest.raises(expected.type, match=r"actions of shape|expected \(5,\)"):
+        envs.step(actions)
+
+
 ARRAY_ACTIONS = {
     "float32": (Box(-1.0, 1.0, (2,), np.float32), [np.float32, np.float64, np.float16, np.int64]),
     "discrete": (Discrete(3), [np.int64, np.int32, np.uint8, np.bool_]),

@@ -6,7 +6,7 @@ import pytest
 from clusterenv.distributions import Categorical
 from clusterenv.policies.numpy import NumpyPolicy
 from clusterenv.sync import EVALUATION
-from tests.contract.transports import TRANSPORTS, cluster_env, hosts_of, weight_bytes
+from tests.contract.transports import PROCESSES, TRANSPORTS, cluster_env, hosts_of, weight_bytes
 from tests.integration.polling import kill
 
 WORKERS = 3
@@ -54,6 +54,7 @@ def test_a_host_pulls_once_for_all_its_workers(transport, encoding, size):
         assert weight_bytes(envs) <= 3 * len(hosts) * (8 * SIZES[size] + 100)
 
 
+@pytest.mark.always_on_four_hosts
 def test_a_host_pulls_once_to_evaluate_on_all_its_workers(transport):
     with cluster_env(transport, "CartPole-v1", NUM_ENVS, WORKERS) as envs:
         policy = policy_of(SIZES["small"])
@@ -63,7 +64,7 @@ def test_a_host_pulls_once_to_evaluate_on_all_its_workers(transport):
         assert causes == [EVALUATION] * len(hosts_of(envs))
 
 
-@pytest.mark.parametrize("transport", ["shared_memory", "tcp"])
+@pytest.mark.parametrize("transport", PROCESSES)
 def test_a_replacement_acts_with_what_its_host_holds_already(transport):
     with cluster_env(transport, "CartPole-v1", NUM_ENVS, WORKERS) as envs:
         policy = policy_of(SIZES["large"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.transports import IN_TURNS, TRANSPORTS, cluster_env
 from tests.contract.twins import Twins
 from tests.environments.counting import CounterEnv
 from tests.environments.faults import LooseEnv
@@ -34,7 +34,7 @@ def pairwise():
 
     With three of each, nine envs in a row meet all 27 combinations.
     """
-    layouts, modes, transports = list(LAYOUTS), list(MODES), list(TRANSPORTS)
+    layouts, modes, transports = list(LAYOUTS), list(MODES), IN_TURNS
     for number, env in enumerate(ENVS):
         for turn in range(max(len(layouts), len(modes), len(transports))):
             yield (
@@ -102,6 +102,7 @@ def twins(live_twins, request):
     return live_twins("NextStep", request.param)
 
 
+@pytest.mark.always_on_four_hosts
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("mode", MODES)
 def test_resets_and_steps_in_any_order_match(live_twins, mode, transport):

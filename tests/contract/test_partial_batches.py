@@ -11,7 +11,7 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError, ResetNeed
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.transports import IN_TURNS, TRANSPORTS, and_on_four_hosts, cluster_env
 from tests.environments.sampling import INFO_KINDS, SpaceEnv
 from tests.environments.spaces import ALL_SPACES
 from tests.equality import assert_same
@@ -85,12 +85,12 @@ MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]
 
 def cases():
     """1, 2 and 3 workers over every transport, with rotating envs and modes."""
-    for number, (workers, transport) in enumerate(product((1, 2, 3), TRANSPORTS)):
+    for number, (workers, transport) in enumerate(product((1, 2, 3), IN_TURNS)):
         env = list(ENVS)[(number + workers) % len(ENVS)]
         yield env, workers, transport, MODES[number % len(MODES)]
 
 
-@pytest.mark.parametrize(("env", "workers", "transport", "mode"), list(cases()))
+@pytest.mark.parametrize(("env", "workers", "transport", "mode"), and_on_four_hosts(cases()))
 def test_each_slot_equals_an_env_stepped_alone(env, workers, transport, mode):
     make, batch_size = ENVS[env], workers + 1
     with cluster_env(
@@ -205,6 +205,7 @@ def test_the_batch_size_must_fit_the_number_of_envs(size):
         cluster_env("in-process", "CartPole-v1", 3, 1, batch_size=size)
 
 
+@pytest.mark.always_on_four_hosts
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_batch_of_all_slots_equals_lockstep(transport):
     make = ENVS["dict"]

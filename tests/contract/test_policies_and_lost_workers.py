@@ -14,13 +14,12 @@ from clusterenv.errors import WorkerLostError
 from tests import inside
 from tests.contract.policies import change, distribution_of, numpy_policy
 from tests.contract.replay import Life, Lives
-from tests.contract.transports import cluster_env
+from tests.contract.transports import PROCESSES, cluster_env
 from tests.environments.counting import Count
 from tests.environments.troubles import Gate
 from tests.environments.walks import Troubled, Walk
 from tests.integration.polling import eventually, kill, within
 
-PROCESSES = ["shared_memory", "tcp"]
 NUM_ENVS = 5
 VICTIM = 4  # a slot of the worker that is lost
 SEED = 33
@@ -88,6 +87,7 @@ def assert_log_probs(envs, weights, fragment):
         assert np.allclose(fragment.outputs["log_prob"][:, column], expected)
 
 
+@pytest.mark.always_on_four_hosts
 @pytest.mark.parametrize("transport", PROCESSES)
 def test_a_rollout_is_collected_again_for_the_slots_of_a_killed_worker(transport, tmp_path):
     with Hit(transport, tmp_path, at=13) as envs:
@@ -174,6 +174,39 @@ def test_a_loss_that_another_call_reports_does_not_break_the_next_rollout(envs, 
         assert_real(envs.rollout(policy, 7))
 
 
+@contextmanager
+def owing(transport, folder):
+    """Envs whose second worker was lost while the first delivered a rollout of five steps."""
+    with Hit(transport, folder, at=8) as envs:
+        policy = numpy_policy(envs)
+        envs.rollout(policy, 5)
+        rollout = envs.rollout(policy, 5, wait_num=2)
+        while VICTIM not in rollout.slots and not has_been_replaced(envs):
+            rollout = envs.rollout(policy, 5, wait_num=2)
+        yield envs, policy
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_a_rollout_of_another_length_may_follow_one_that_lost_a_worker(
+    transport, tmp_path, is_ready
+):
+    with owing(transport, tmp_path) as (envs, policy):
+        if is_ready:
+            envs.call("poke")  # answered once the replacement is there
+        for num_steps in (7, 3, 3):
+            rollout = envs.rollout(policy, num_steps)
+            assert rollout.slots.tolist() == list(range(NUM_ENVS))
+
+
+@pytest.mark.parametrize("transport", PROCESSES)
+def test_a_stream_may_follow_a_rollout_that_lost_a_worker(transport, tmp_path):
+    with owing(transport, tmp_path) as (envs, _), closing(envs.stream(3)) as stream:
+        seen = set()
+        while len(seen) < NUM_ENVS:
+            seen.update(next(stream).slots.tolist())
+
+
 def test_a_stream_that_is_left_while_a_replacement_joins_does_not_break_the_next_rollout(envs):
     policy = numpy_policy(envs)
     envs.publish(policy)
@@ -216,6 +249,28 @@ def test_a_step_with_a_policy_reports_the_loss_and_goes_on(envs):
     assert infos["action"].shape == infos["log_prob"].shape == (NUM_ENVS,)
     observations, *_ = envs.step(policy)
     assert observations[:, 1].tolist() == np.where(lost, 0.0, 5.0).tolist()
+
+
+@pytest.mark.parametrize("num_steps", [0, 2])
+def test_a_step_with_a_policy_says_the_same_things_where_all_workers_are_lost(envs, num_steps):
+    policy = numpy_policy(envs)
+    *_, usual = envs.step(policy)
+    envs.reset(seed=SEED)
+    for _ in range(num_steps):
+        envs.step(policy)
+    for pid in set(envs.call("pid")):
+        kill(pid)
+    other = numpy_policy(envs, seed=1)
+    *_, truncated, infos = envs.step(other)
+    assert truncated.all()
+    assert infos["env_lost"].all()
+    for name in ("action", "version", "log_prob", "value"):
+        assert (infos[name].dtype, infos[name].shape) == (usual[name].dtype, usual[name].shape)
+        assert not infos[name].any()
+    *_, infos = envs.step(other)
+    assert not infos["version"].any()  # this one only resets
+    *_, infos = envs.step(other)
+    assert (infos["version"] == envs.version).all()
 
 
 def publish_often(envs, policy):

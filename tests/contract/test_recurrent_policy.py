@@ -153,11 +153,44 @@ class Age:
 
 
 def test_state_may_be_one_array_of_any_policy(counts):
-    rollouts = [counts.rollout(Age(), 7), counts.rollout(Age(), 9)]
+    policy = Age()
+    rollouts = [counts.rollout(policy, 7), counts.rollout(policy, 9)]
     for rollout in rollouts:
         assert np.array_equal(rollout.outputs["age"], rollout.observations[:-1, :, 1])
     assert not rollouts[0].state.any()
     assert np.array_equal(rollouts[1].state, rollouts[1].observations[0, :, 1])
+
+
+class Wide(Age):
+    """As `Age`, with so many numbers of state."""
+
+    def __init__(self, width):
+        self.width = width
+
+    def act(self, observations, state, rng):
+        before = np.zeros((len(observations), self.width)) if state is None else state
+        acted = super().act(observations, before[:, 0], rng)
+        return Acted(acted.actions, None, acted.outputs, before + 1)
+
+
+def test_another_policy_object_does_not_get_the_state_of_the_one_before(counts):
+    counts.rollout(Wide(3), 4)
+    for width in (3, 5):
+        rollout = counts.rollout(Wide(width), 2)
+        assert rollout.state.shape == (NUM_ENVS, width)
+        assert not rollout.state.any()
+        assert (rollout.outputs["age"][0] == 0).all()
+    *_, infos = (counts.reset(), counts.step(Wide(2)), *counts.step(Wide(4)))
+    assert (infos["age"] == 0).all()
+
+
+def test_evaluating_another_recurrent_policy_leaves_the_state_as_it_is(counts):
+    policy, other = Wide(3), Wide(5)
+    counts.rollout(policy, 4)
+    counts.evaluate(other, 3)
+    rollout = counts.rollout(policy, 3)
+    assert rollout.state.any()
+    assert np.array_equal(rollout.state[:, 0], rollout.observations[0, :, 1])
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])

@@ -12,11 +12,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from clusterenv.backends.vector import VectorBackend
 from clusterenv.policies.numpy import NumpyPolicy
 from tests import inside
-from tests.contract.policies import numpy_policy, overwriting, value_of
+from tests.contract.policies import change, nested_policy, numpy_policy, overwriting, value_of
 from tests.contract.replay import Lives, arrays_of, episodes_of, leaves, pick
-from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.transports import IN_TURNS, TRANSPORTS, and_on_four_hosts, cluster_env
 from tests.environments.catalogue import ENVS
 from tests.environments.counting import Count
+from tests.equality import assert_same
 
 NUM_ENVS = 5
 SEED = 70
@@ -30,13 +31,13 @@ ENDS = dict.fromkeys(ENVS, (True, True)) | {
 
 def cases():
     """Every env twice; every number of workers over every transport, with rotating envs."""
-    ways = list(product((1, 2, 3), TRANSPORTS))
+    ways = list(product((1, 2, 3), IN_TURNS))
     for number, env in enumerate(ENVS):
         for turn in range(2):
             yield env, *ways[(5 * turn + number) % len(ways)]
 
 
-@pytest.mark.parametrize(("env", "workers", "transport"), list(cases()))
+@pytest.mark.parametrize(("env", "workers", "transport"), and_on_four_hosts(cases()))
 def test_every_row_is_what_a_single_env_does_with_the_recorded_action(env, workers, transport):
     lives = Lives(ENVS[env], NUM_ENVS, SEED)
     with cluster_env(transport, ENVS[env], NUM_ENVS, workers) as envs:
@@ -90,6 +91,7 @@ def test_arrays_have_the_shapes_and_dtypes_that_are_promised(rollout):
     assert rollout.state is None
 
 
+@pytest.mark.always_on_four_hosts
 def test_arrays_are_writable_and_the_callers_own(counts):
     lives = Lives(Count, NUM_ENVS, SEED)
     policy = numpy_policy(counts)
@@ -198,6 +200,19 @@ def test_a_policy_that_writes_to_its_observations_does_not_change_the_record(cou
         lives.assert_lived(counts.rollout(policy, num_steps))
 
 
+def test_nested_weights_act_and_change_as_flat_ones_do(counts):
+    rollouts = []
+    for make in (numpy_policy, nested_policy):
+        policy = make(counts)
+        counts.reset(seed=SEED)
+        for seed in (1, 2):
+            change(policy, seed)
+            rollouts.append(counts.rollout(policy, 9))
+    for flat, nested in zip(rollouts[:2], rollouts[2:], strict=True):
+        assert_same(nested.actions, flat.actions)
+        assert_same(nested.outputs, flat.outputs)
+
+
 @pytest.mark.parametrize("kind", ["dict actions", "tuple actions"])
 def test_composite_actions_keep_the_structure_of_their_space(kind):
     with cluster_env("in-process", ENVS[kind], 3, 2) as envs:
@@ -208,12 +223,12 @@ def test_composite_actions_keep_the_structure_of_their_space(kind):
             assert space.contains(pick(rollout.actions, t, slot))
 
 
+@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
 @pytest.mark.parametrize(
     ("transport", "name"),
-    list(zip(TRANSPORTS, ("short CartPole", "dict observations", "dict actions"), strict=True)),
+    and_on_four_hosts(zip(IN_TURNS, ("short CartPole", "dict observations", "dict actions"))),
 )
-def test_a_ready_vector_env_that_resets_in_the_same_step_gives_real_rows(transport, name):
-    mode = AutoresetMode.SAME_STEP
+def test_every_row_of_a_ready_vector_env_is_real_however_it_resets(transport, name, mode):
     backend = VectorBackend(lambda n: SyncVectorEnv([ENVS[name]] * n, autoreset_mode=mode))
     lives = Lives(ENVS[name], NUM_ENVS, SEED)
     with cluster_env(transport, backend, NUM_ENVS, 2, autoreset_mode=mode) as envs:
@@ -222,15 +237,6 @@ def test_a_ready_vector_env_that_resets_in_the_same_step_gives_real_rows(transpo
         for num_steps in (13, 20):
             lives.assert_lived(envs.rollout(policy, num_steps))
     assert all(lives.ends)
-
-
-def test_a_ready_vector_env_that_resets_in_the_next_step_is_refused():
-    backend = VectorBackend(lambda n: gym.make_vec("CartPole-v1", n))
-    with (
-        cluster_env("in-process", backend, 2, 1) as envs,
-        pytest.raises(ValueError, match="SAME_STEP"),
-    ):
-        envs.rollout(numpy_policy(envs), 4)
 
 
 class Chatty(gym.Wrapper):

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.error import ClosedEnvironmentError
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor, Ve
 from clusterenv.adapters import stable_baselines3
 from clusterenv.adapters.stable_baselines3 import StableBaselines3VecEnv
 from clusterenv.backends.vector import VectorBackend
-from tests.contract.transports import TRANSPORTS
+from tests.contract.transports import IN_TURNS, TRANSPORTS, and_on_four_hosts
 from tests.environments.faults import FailingEnv, GateEnv, LooseEnv
 from tests.environments.sampling import SpaceEnv
 from tests.equality import assert_same
@@ -41,7 +41,7 @@ MAKERS = {
 
 
 def over(transport, make, num_envs=NUM_ENVS, **kwargs):
-    return StableBaselines3VecEnv(make, num_envs, 2, **TRANSPORTS[transport](), **kwargs)
+    return StableBaselines3VecEnv(make, num_envs, 2, **TRANSPORTS[transport](num_envs), **kwargs)
 
 
 def oracle_of(make, wrapper=lambda env: env):
@@ -113,7 +113,7 @@ def assert_same_resets(ours, theirs):
     assert_same(ours.reset_infos, theirs.reset_infos, "reset_infos")
 
 
-@pytest.mark.parametrize(("kind", "transport"), list(zip(MAKERS, cycle(TRANSPORTS))))
+@pytest.mark.parametrize(("kind", "transport"), and_on_four_hosts(zip(MAKERS, cycle(IN_TURNS))))
 def test_it_gives_the_same_numbers_as_sb3_does(kind, transport):
     ours, theirs = over(transport, MAKERS[kind]), oracle_of(MAKERS[kind])
     assert ours.observation_space == theirs.observation_space
@@ -177,6 +177,49 @@ def test_seeds_and_options_are_used_once():
         "{'start': 2}",
     ]
     ours.close()
+
+
+class Unready(gym.Env):
+    """Can be stepped before it is reset."""
+
+    observation_space = Box(-9.0, 9.0, (1,), np.float32)
+    action_space = Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(1, self.steps + action, np.float32), 1.0, self.steps == 3, False, {}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_envs_that_can_be_stepped_before_a_reset_are_as_with_sb3(transport):
+    ours, oracle = over(transport, Unready, 2), DummyVecEnv([Unready] * 2)
+    try:
+        for actions in ([0, 1], [1, 1], [0, 0], [1, 0]):
+            assert_same(ours.step(np.array(actions)), oracle.step(np.array(actions)))
+    finally:
+        ours.close()
+
+
+def test_envs_that_cannot_be_stepped_before_a_reset_say_so_themselves():
+    venv = StableBaselines3VecEnv("CartPole-v1", 2, launcher="in-process")
+    try:
+        with pytest.raises(ResetNeeded, match=r"Cannot call env.step\(\) before"):
+            venv.step(np.zeros(2, np.int64))
+        assert venv.reset().shape == (2, 4)
+    finally:
+        venv.close()
+
+
+@pytest.mark.parametrize("take", [lambda envs: envs[1], list], ids=["an index", "a loop"])
+def test_envs_cannot_be_taken_out_and_the_error_says_what_to_use(venv, take):
+    with pytest.raises(TypeError, match=r"other processes.*: use get_attr, set_attr and env_m"):
+        take(venv.envs)
 
 
 def test_a_reset_ends_a_step_that_is_under_way(venv):

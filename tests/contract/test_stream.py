@@ -13,7 +13,12 @@ import pytest
 from tests import inside
 from tests.contract.policies import change, distribution_of, numpy_policy
 from tests.contract.replay import Lives, arrays_of, assert_same_fragment, episodes_of
-from tests.contract.transports import TRANSPORTS, assert_are_of_whole_workers, cluster_env
+from tests.contract.transports import (
+    PROCESSES,
+    TRANSPORTS,
+    assert_are_of_whole_workers,
+    cluster_env,
+)
 from tests.environments.counting import Count, Swell
 from tests.environments.faults import GateEnv
 from tests.integration.polling import eventually
@@ -122,7 +127,7 @@ def test_a_slow_learner_gets_each_workers_fragments_in_order(transport, in_fligh
                 lives.assert_lived(fragment)
 
 
-@pytest.mark.parametrize("transport", ["shared_memory", "tcp"])
+@pytest.mark.parametrize("transport", PROCESSES)
 def test_a_slow_worker_does_not_hold_up_the_fragments_of_others(transport, tmp_path):
     gate, no_gate = tmp_path / "gate", Path("/")
     makers = [partial(GateEnv, str(path), "step") for path in (no_gate, no_gate, gate, gate)]
@@ -134,6 +139,7 @@ def test_a_slow_worker_does_not_hold_up_the_fragments_of_others(transport, tmp_p
             assert any(2 in fragment.slots for fragment in islice(stream, 10_000))
 
 
+@pytest.mark.always_on_four_hosts
 def test_publishing_from_another_thread_reaches_the_stream(envs):
     policy = numpy_policy(envs)
     first = envs.publish(policy)

@@ -135,7 +135,7 @@ def test_other_calls_while_a_stream_is_open_are_errors(envs, call):
     lives = Lives(Count, NUM_ENVS, SEED)
     with closing(envs.stream(T)) as stream:
         lives.assert_lived(next(stream))
-        with pytest.raises(AlreadyPendingCallError, match="stream"):
+        with pytest.raises(AlreadyPendingCallError, match="`stream` to complete: leave the loop"):
             CALLS[call](envs)
         for fragment in islice(stream, 4):
             lives.assert_lived(fragment)

@@ -8,7 +8,13 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from clusterenv.backends.vector import VectorBackend
-from tests.contract.transports import TRANSPORTS, assert_are_of_whole_workers, cluster_env
+from tests.contract.transports import (
+    IN_TURNS,
+    TRANSPORTS,
+    and_on_four_hosts,
+    assert_are_of_whole_workers,
+    cluster_env,
+)
 from tests.contract.twins import Twins
 from tests.environments.sampling import INFO_KINDS, SpaceEnv
 from tests.environments.spaces import ALL_SPACES
@@ -31,14 +37,14 @@ def sync_backend(make, mode):
 
 def cases():
     """Each env with 2 and 3 workers, over rotating transports and modes."""
-    transports, modes = list(TRANSPORTS), list(AutoresetMode)
+    modes = list(AutoresetMode)
     for number, env in enumerate(ENVS):
         for workers in (2, 3):
             mode = modes[(number + workers) % len(modes)]
-            yield env, workers, mode, transports[(number * 2 + workers) % len(transports)]
+            yield env, workers, mode, IN_TURNS[(number * 2 + workers) % 3]
 
 
-@pytest.mark.parametrize(("env", "workers", "mode", "transport"), list(cases()))
+@pytest.mark.parametrize(("env", "workers", "mode", "transport"), and_on_four_hosts(cases()))
 def test_vector_envs_on_workers_equal_one_big_vector_env(env, workers, mode, transport):
     make = ENVS[env]
     cluster = cluster_env(transport, sync_backend(make, mode), 7, workers, autoreset_mode=mode)
@@ -66,19 +72,11 @@ def native_cartpole(num_envs):
     return gym.make_vec("CartPole-v1", num_envs, vectorization_mode="vector_entry_point")
 
 
-def with_float64_rewards(answer):
-    """ClusterEnv's rewards are float64, as SyncVectorEnv's; a native env may have its own dtype."""
-    if len(answer) == 2:
-        return answer
-    observations, rewards, *rest = answer
-    return observations, rewards.astype(np.float64), *rest
-
-
 # Where there can be a single worker: each draws its own random numbers.
-@pytest.mark.parametrize("transport", ["shared_memory", "tcp", "in-process"])
+@pytest.mark.parametrize("transport", IN_TURNS)
 def test_one_native_vector_env_gives_what_it_gives_alone(transport):
     cluster = cluster_env(transport, VectorBackend(native_cartpole), 4, 1)
-    with Twins(cluster, native_cartpole(4), with_float64_rewards) as twins:
+    with Twins(cluster, native_cartpole(4)) as twins:
         twins.assert_same_spaces()
         twins.reset(seed=3)
         twins.run(100)

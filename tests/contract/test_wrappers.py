@@ -1,7 +1,6 @@
 """Gymnasium's vector wrappers give on ClusterEnv what they give on SyncVectorEnv."""
 
 from functools import partial
-from itertools import cycle
 
 import gymnasium as gym
 import numpy as np
@@ -16,14 +15,14 @@ from gymnasium.wrappers.vector import (
     RecordVideo,
 )
 
-from tests.contract.transports import TRANSPORTS, cluster_env
+from tests.contract.transports import IN_TURNS, TRANSPORTS, and_on_four_hosts, cluster_env
 from tests.contract.twins import Twins
 from tests.environments.sampling import SpaceEnv
 from tests.environments.spaces import ALL_SPACES
 from tests.equality import assert_same
 
 NEXT_STEP, SAME_STEP, _ = AutoresetMode
-A_MODE_FOR_EACH_TRANSPORT = list(zip(cycle(AutoresetMode), TRANSPORTS))
+A_MODE_FOR_EACH_TRANSPORT = and_on_four_hosts(zip(AutoresetMode, IN_TURNS))
 PENDULUM = "Pendulum-v1", partial(gym.make, "Pendulum-v1")
 SHORT_EPISODES = 2 * (partial(SpaceEnv, ALL_SPACES["box-float32"]),)
 

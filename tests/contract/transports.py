@@ -1,18 +1,32 @@
 """The ways to reach workers that every contract test runs on; a new launcher is one line here."""
 
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, LocalLauncher
 from tests.integration.polling import eventually
 
+FOUR_HOSTS = "four_hosts"
 TRANSPORTS = {
-    "shared_memory": lambda: {"launcher": "local", "shared_memory": True},
-    "tcp": lambda: {"launcher": "local", "shared_memory": False},
-    "in-process": lambda: {"launcher": "in-process"},
+    "shared_memory": lambda num_envs: {"launcher": "local", "shared_memory": True},
+    "tcp": lambda num_envs: {"launcher": "local", "shared_memory": False},
+    FOUR_HOSTS: lambda num_envs: {"launcher": LocalLauncher(hosts=min(4, num_envs))},
+    "in-process": lambda num_envs: {"launcher": "in-process"},
 }
+SOCKETS = ["tcp", FOUR_HOSTS]
+PROCESSES = ["shared_memory", *SOCKETS]
+IN_TURNS = ["shared_memory", "tcp", "in-process"]
+"""For tests whose cases take a transport each; ``and_on_four_hosts`` adds the fourth."""
+
+
+def and_on_four_hosts(cases):
+    """These cases, and those over tcp once more with four hosts."""
+    cases = list(cases)
+    again = [tuple(FOUR_HOSTS if part == "tcp" else part for part in case) for case in cases]
+    return cases + [case for case in again if FOUR_HOSTS in case]
 
 
 def cluster_env(transport, env, num_envs=None, num_workers=None, **kwargs):
     """Return a ClusterEnv over the named transport."""
-    return ClusterEnv(env, num_envs, num_workers, **TRANSPORTS[transport](), **kwargs)
+    count = num_envs or (len(env) if isinstance(env, list | tuple) else 1)
+    return ClusterEnv(env, num_envs, num_workers, **TRANSPORTS[transport](count), **kwargs)
 
 
 def hosts_of(envs):

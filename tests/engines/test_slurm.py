@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("slurm_commands")
 def put_on_slurm(monkeypatch, **options):
     """Let the contract's transport `slurm` be such a launcher."""
     on_slurm = {"launcher": SlurmLauncher(**options), "trust_workers": True}
-    monkeypatch.setitem(transports.TRANSPORTS, "slurm", lambda: on_slurm)
+    monkeypatch.setitem(transports.TRANSPORTS, "slurm", lambda num_envs: on_slurm)
     return on_slurm["launcher"]
 
 

@@ -31,6 +31,16 @@ class Gate:
 
 
 @dataclass(frozen=True)
+class Nap:
+    """Trouble that lasts so long."""
+
+    seconds: float
+
+    def __call__(self):
+        time.sleep(self.seconds)
+
+
+@dataclass(frozen=True)
 class OnlyOnce:
     """Trouble that a replacement does not meet again: the file at `path` remembers."""
 
@@ -54,6 +64,21 @@ class AllButOnce:
         if Path(self.path).exists():
             self.trouble()
         Path(self.path).touch()
+
+
+@dataclass(frozen=True)
+class OnlyThe:
+    """Trouble that comes the `number`-th time alone: the file at `path` counts."""
+
+    number: int
+    path: str
+    trouble: object
+
+    def __call__(self):
+        with open(self.path, "a") as file:
+            file.write(".")
+        if Path(self.path).stat().st_size == self.number:
+            self.trouble()
 
 
 class WalkError(Exception):
@@ -138,6 +163,10 @@ def sleep_forever():
     time.sleep(FOREVER_S)
 
 
+def sleep_a_moment():
+    time.sleep(0.02)
+
+
 def sleep_a_while():
     time.sleep(2.5)
 
@@ -148,6 +177,26 @@ def hold_the_gil():
 
 def start_child():
     subprocess.Popen(["sleep", str(int(FOREVER_S))], start_new_session=False)
+
+
+def start_child_elsewhere():
+    """In a session of its own, which no signal to the worker's process group reaches."""
+    subprocess.Popen(["sleep", str(int(FOREVER_S))], start_new_session=True)
+
+
+def start_daemon():
+    """A grandchild that is nobody's: its parent has ended."""
+    command = f"setsid sleep {int(FOREVER_S)} > /dev/null 2>&1 &"
+    subprocess.run(["sh", "-c", command], check=True)
+
+
+def become_daemon():
+    """What runs on is another process, in a session of its own."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
 
 
 def leave_a_thread():

@@ -3,11 +3,11 @@
 from gymnasium.spaces import Box, Discrete
 
 from clusterenv.host.building import Building
-from clusterenv.host.host import Host
+from clusterenv.host.host import LocalHost
 from clusterenv.host.plan import Plan, Spaces, WorkerLimits
 from clusterenv.host.workers import Workers
 from clusterenv.memory.line import WorkerEnd
-from clusterenv.memory.messages import Build, Built, LaidOut, LayOut
+from clusterenv.memory.messages import BuildEnvs, EnvsBuilt, MapRows, RowsMapped
 from clusterenv.memory.shared_rows import SharedRows
 from clusterenv.plain.spaces import leaves_of, single_array_leaf, space_to_plain
 from clusterenv.plain.values import pack
@@ -49,9 +49,9 @@ class PaperWorker:
         """All that it was told, but for how to become ready."""
         heard = []
         while (message := self.line.receive(0.0)) is not None:
-            if isinstance(message, Build):
+            if isinstance(message, BuildEnvs):
                 self.build = message
-            elif isinstance(message, LayOut):
+            elif isinstance(message, MapRows):
                 self.laid_out = message
             else:
                 heard.append(message)
@@ -62,11 +62,11 @@ class PaperWorker:
 
     def say_built(self, description=b"description"):
         self.hear()
-        self.say(Built(description, self.build.deal))
+        self.say(EnvsBuilt(description, self.build.deal))
 
     def say_laid_out(self, error=""):
         self.hear()
-        self.say(LaidOut(error, self.build.deal))
+        self.say(RowsMapped(error, self.build.deal))
 
     @property
     def slots(self):
@@ -100,13 +100,19 @@ class PaperStarter:
     """Starts nothing; the newest worker in each place is in ``places``."""
 
     def __init__(self):
-        self.started, self.places = [], {}
+        self.started, self.places, self.swept = [], {}, []
 
     def start(self, name, start):
         worker = PaperWorker(name, start)
         self.started.append(worker)
         self.places[int(name.removeprefix("worker-").partition(".")[0])] = worker
         return worker
+
+    def close(self):
+        pass
+
+    def end_strays(self, name=None):
+        self.swept.append(name)
 
 
 class Stage:
@@ -143,7 +149,7 @@ class Stage:
         assert building.is_done
         packed = [pack(space_to_plain(one), allow_pickle=True) for one in (OBSERVATIONS, action)]
         rule = EveryVersion() if rule is None else rule
-        self.host = Host(
+        self.host = LocalHost(
             "host-0.0", self.workers, self.plan, Spaces(*packed), rule, self.ready, ahead
         )
         return self

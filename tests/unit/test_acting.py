@@ -15,7 +15,6 @@ from clusterenv.policies.numpy import NumpyPolicy
 from clusterenv.protocol.policies import TakePolicy
 from clusterenv.protocol.requests import Evaluate, Newest
 from clusterenv.worker.acting import Acting, Workplace
-from clusterenv.worker.rows import Outcome
 from clusterenv.worker.stepper import EnvStepper
 from tests.environments.counting import CounterEnv
 
@@ -64,16 +63,14 @@ class Scene:
             )
         )
 
-    def build(self):
+    def build(self, backend=b""):
         self.envs_built += 1
         envs = [CounterEnv(reuse=False, episode_length=3) for _ in SLOTS]
         return EnvStepper(envs, SLOTS, AutoresetMode.SAME_STEP, [0])
 
     def act(self):
         """The version that acts, and what it does."""
-        no = [False] * len(SLOTS)
-        current = Outcome([np.zeros(3, np.float32)] * len(SLOTS), [0.0] * len(SLOTS), no, no)
-        actions, said = self.acting.act(current)
+        actions, said = self.acting.act([np.zeros((len(SLOTS), 3), np.float32)], SLOTS)
         assert list(actions) == said["action"].tolist()
         (version,) = set(said["version"].tolist())
         (action,) = set(said["action"].tolist())
@@ -184,3 +181,21 @@ def test_an_evaluation_can_come_before_anything_has_acted():
     scene.evaluation_weights.put(1, 1, vector(0))
     assert len(scene.evaluate()) == 2
     scene.close()
+
+
+def test_what_nobody_wants_any_more_ends_at_the_next_step(scene):
+    start = [np.stack(scene.acting._place.stepper.reset(SLOTS, [0, 0], None).observations)]
+    wanted = iter([True, False])
+    version, arrays, current = scene.acting.collect(start, 10, is_wanted=lambda: next(wanted))
+    assert (version, arrays) == (1, None)
+    # After two steps; an episode has three, and its return is that of all of them.
+    _, arrays, _ = scene.acting.collect(current, 1)
+    assert arrays["finals/returns"].tolist() == [3.0] * len(SLOTS)
+    assert arrays["finals/lengths"].tolist() == [3] * len(SLOTS)
+
+
+def test_an_evaluation_that_nobody_wants_any_more_ends_at_the_next_step(scene):
+    scene.evaluation_weights.put(1, 1, vector(0))
+    message = Evaluate(1, SLOTS, (1, 2), 7, True, Newest(1, 1))
+    assert scene.acting.evaluate(message, lambda: False) is None
+    assert len(scene.evaluate()) == len(SLOTS)

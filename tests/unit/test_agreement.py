@@ -6,7 +6,6 @@ from gymnasium.spaces import Box, Discrete, Text
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 
 from clusterenv.agreement import agree_on_spaces
-from clusterenv.plain.spaces import space_to_plain
 
 SMALL, BIG = Box(0.0, 1.0, (2,)), Box(0.0, 9.0, (2,))
 OTHER_SHAPE, OTHER_DTYPE = Box(0.0, 1.0, (3,)), Box(0.0, 1.0, (2,), np.float64)
@@ -15,8 +14,8 @@ OTHER_SHAPE, OTHER_DTYPE = Box(0.0, 1.0, (3,)), Box(0.0, 1.0, (2,), np.float64)
 def described(observations, actions=(Discrete(2),), metadata=None, render_mode=None):
     """What a worker with these spaces says."""
     return {
-        "observation_spaces": [space_to_plain(space) for space in observations],
-        "action_spaces": [space_to_plain(space) for space in actions],
+        "observation_spaces": list(observations),
+        "action_spaces": list(actions),
         "metadata": metadata or {},
         "render_mode": render_mode,
         "steps_together": False,

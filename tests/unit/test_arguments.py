@@ -32,6 +32,12 @@ def test_a_list_of_seeds_goes_slot_by_slot(seeds):
     assert_same(seed_by_slot(seeds, 3), [5, None, 3])
 
 
+@pytest.mark.parametrize("seed", [1.5, "7", {}, [1, 2.5, 3], np.array([1.0, 2.0, 3.0])])
+def test_what_is_no_seed_is_refused_with_what_is_one(seed):
+    with pytest.raises(TypeError, match=r"seed must be None, a whole number .* num_envs=3 slots"):
+        seed_by_slot(seed, 3)
+
+
 def test_a_list_of_seeds_of_another_length_is_refused():
     with pytest.raises(ValueError, match="must match num_envs=3 but got length=2"):
         seed_by_slot([1, 2], 3)
@@ -95,7 +101,7 @@ def test_actions_keep_the_dtype_that_the_user_gave_them(actions, space):
     ("actions", "space", "kind", "text"),
     [
         ([1, 0, 1], spaces.Discrete(2), ValueError, r"shape \(3,\), expected \(2,\).* 2 envs"),
-        (1, spaces.Discrete(2), ValueError, r"have shape \(\), expected \(2,\)"),
+        (1, spaces.Discrete(2), TypeError, r"got 1 instead of actions of shape \(2,\): one of Dis"),
         (np.zeros((2, 4)), spaces.Box(-1, 1, (3,)), ValueError, r"\(2, 4\), expected \(2, 3\)"),
         ([0.5, 1.5], spaces.Discrete(2), TypeError, "float64, which does not fit Discrete"),
         (["a", "b"], spaces.Discrete(2), TypeError, "does not fit Discrete"),

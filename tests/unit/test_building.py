@@ -6,8 +6,8 @@ import pytest
 
 from clusterenv.errors import StartupError
 from clusterenv.host.building import CouldNotBuildError
-from clusterenv.host.worker import State
-from clusterenv.memory.messages import Build, Built, Warned
+from clusterenv.host.worker import WorkerState
+from clusterenv.memory.messages import BuildEnvs, EnvsBuilt, EnvWarned
 from clusterenv.protocol.replies import Raised
 from tests.unit.paper_workers import Stage
 
@@ -37,7 +37,7 @@ def test_each_worker_is_told_to_build_its_share_of_the_slots(make_stage):
     stage.build()
     stage.heard()
     assert [stage.worker(place).build for place in range(3)] == [
-        Build(slots, b"backend", "NextStep", True, deal=1)
+        BuildEnvs(slots, b"backend", "NextStep", True, deal=1)
         for slots in [(10, 11, 12), (13, 14), (15, 16)]
     ]
 
@@ -73,14 +73,14 @@ def test_waiting_ends_as_soon_as_all_have_built(make_stage):
 
     thread = threading.Thread(target=build)
     thread.start()
-    building.wait(60.0)
+    building.wait(60.0, pytest.fail)
     thread.join()
     assert building.is_done
 
 
 def test_waiting_for_who_does_not_build_ends(make_stage):
     building = make_stage().build()
-    building.wait(0.01)
+    building.wait(0.01, pytest.fail)
     assert len(building.late) == 2
 
 
@@ -89,7 +89,7 @@ def test_what_was_built_for_an_earlier_deal_does_not_count(make_stage):
     stage.build()
     stage.heard()
     building = stage.build()
-    stage.worker(0).say(Built(b"old", deal=1))
+    stage.worker(0).say(EnvsBuilt(b"old", deal=1))
     hear(stage, building)
     assert not building.is_done
     stage.worker(0).say_built(b"new")
@@ -137,7 +137,7 @@ def test_a_worker_that_says_what_is_no_message_ends_the_start(make_stage):
 def test_warnings_are_kept_with_their_worker(make_stage):
     stage = make_stage()
     building = stage.build()
-    stage.worker(1).say(Warned("DeprecationWarning", "old env"))
+    stage.worker(1).say(EnvWarned("DeprecationWarning", "old env"))
     hear(stage, building)
     assert building.take_warnings() == [("worker-1.0", "DeprecationWarning", "old env")]
     assert building.take_warnings() == []
@@ -150,13 +150,12 @@ def test_a_replacement_has_another_name_and_the_same_slots_and_budget(make_stage
     stage = make_stage()
     stage.build()
     worker = stage.workers.all[1]
-    worker.restarts.append(5.0)
-    successor = stage.workers.replace(worker)
+    successor = stage.workers.replace(worker, 0.0)
     assert successor.name == "worker-1.1"
     assert successor.slots == worker.slots
-    assert list(successor.restarts) == [5.0]
+    assert successor.restarts is worker.restarts
     assert stage.workers.all[1] is successor
-    assert (worker.state, successor.state) == (State.LOST, State.STARTED)
+    assert (worker.state, successor.state) == (WorkerState.LOST, WorkerState.STARTED)
     assert stage.starter.started[1].is_killed
 
 
@@ -164,7 +163,8 @@ def test_the_names_of_all_workers_that_ever_were_differ(make_stage):
     stage = make_stage(num_workers=3)
     for _ in range(4):
         for worker in list(stage.workers):
-            stage.workers.replace(worker)
+            stage.workers.replace(worker, 0.0)
+        assert list(stage.workers.start_due()) == []
     names = [worker.name for worker in stage.starter.started]
     assert len(set(names)) == len(names) == 15
 
@@ -172,13 +172,19 @@ def test_the_names_of_all_workers_that_ever_were_differ(make_stage):
 def test_nothing_is_left_behind_when_a_worker_cannot_be_started(make_stage):
     class Failing:
         def __init__(self):
-            self.started = []
+            self.started, self.is_closed = [], False
+
+        def close(self):
+            self.is_closed = True
 
         def start(self, name, start):
             if self.started:
                 raise OSError("no more processes")
             self.started.append(stage.starter.start(name, start))
             return self.started[0]
+
+        def end_strays(self, name=None):
+            pass
 
     from clusterenv.host.workers import Workers
 
@@ -187,6 +193,7 @@ def test_nothing_is_left_behind_when_a_worker_cannot_be_started(make_stage):
     with pytest.raises(OSError, match="no more processes"):
         Workers(3, failing, stage.workers.limits, may_spin=False)
     assert failing.started[0].is_killed
+    assert failing.is_closed
     failing.started.clear()
     stage.starter.places.clear()
     stage.starter.started.clear()
@@ -204,7 +211,7 @@ def num_descriptors():
 def test_closing_lets_those_that_are_ready_close_their_envs(make_stage):
     stage = make_stage().open()
     paper = [stage.worker(0), stage.worker(1)]
-    stage.workers.all[1].state = State.BUILDING
+    stage.workers.all[1].state = WorkerState.BUILDING
     stage.workers.close(grace_s=1.0)
     assert [one.was_waited_for for one in paper] == [True, False]
     assert all(one.is_killed for one in paper)

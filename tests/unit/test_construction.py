@@ -4,12 +4,14 @@ import re
 from types import SimpleNamespace
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.envs import registration
 from gymnasium.spaces import Discrete
 from gymnasium.wrappers import TimeLimit, TransformReward
 
-from clusterenv import ClusterEnv
+from clusterenv import ClusterEnv, SshLauncher
+from clusterenv.as_policy import AsPolicy
 from clusterenv.backends.gymnasium import CallableBackend, RegisteredBackend
 from clusterenv.backends.vector import VectorBackend
 from clusterenv.construction import (
@@ -22,6 +24,7 @@ from clusterenv.construction import (
 from clusterenv.head.opening import workers_by_host
 from clusterenv.launchers.in_process import InProcessLauncher
 from clusterenv.launchers.local import LocalLauncher
+from clusterenv.policies.base import Acted
 from clusterenv.sync import AdaptiveSync, EveryNth, EveryVersion
 
 
@@ -229,7 +232,7 @@ def test_a_launcher_object_is_taken_as_it_is():
 
 
 def test_an_unknown_launcher_is_refused_with_the_names_that_exist():
-    with pytest.raises(ValueError, match=r"launcher='slurm' is none of \['in-process', 'local'\]"):
+    with pytest.raises(ValueError, match="launcher='slurm' is unknown: pass 'local', 'in-pro"):
         choose_launcher("slurm")
 
 
@@ -330,6 +333,127 @@ def test_a_rule_that_lacks_something_is_refused_with_what_it_lacks():
         ClusterEnv("CartPole-v1", sync=Lacking())
 
 
-def test_a_class_is_no_sync_rule():
-    with pytest.raises(TypeError, match=r"AdaptiveSync is a class; .* sync=AdaptiveSync\("):
-        choose_sync_rule(AdaptiveSync)
+def test_the_class_of_a_rule_is_as_good_as_an_object_where_it_needs_no_arguments():
+    assert choose_sync_rule(AdaptiveSync) == AdaptiveSync()
+
+
+def test_the_class_of_a_rule_that_needs_arguments_is_refused_with_their_names():
+    with pytest.raises(TypeError, match=r"class that needs n; pass an object: sync=EveryNth\(n=…"):
+        choose_sync_rule(EveryNth)
+
+
+@pytest.mark.parametrize("given", ["adaptive", 3, True])
+def test_what_is_no_rule_at_all_is_refused_with_the_rules_that_exist(given):
+    message = rf"sync={given!r} is no sync rule: pass an object such as .*AdaptiveSync\("
+    with pytest.raises(TypeError, match=message):
+        choose_sync_rule(given)
+
+
+# What is nearly right.
+
+
+def test_a_single_wrapper_needs_no_list():
+    assert choose("CartPole-v1", wrappers=limit_time)[0].wrappers == (limit_time,)
+
+
+def test_no_wrappers_may_be_none():
+    assert choose("CartPole-v1", wrappers=None)[0].wrappers == ()
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "found"),
+    [
+        ([limit_time, (TimeLimit, {})], r"wrappers\[1\]=\(<class"),
+        ("TimeLimit", r"wrappers\[0\]='T'"),
+        (3, "wrappers=3"),
+    ],
+)
+def test_what_is_no_wrapper_is_refused_with_what_is_one(wrappers, found):
+    with pytest.raises(TypeError, match=f"{found}.* cannot be called: a wrapper takes an env"):
+        choose("CartPole-v1", wrappers=wrappers)
+
+
+def test_the_class_of_a_launcher_is_as_good_as_an_object_where_it_needs_no_arguments():
+    assert type(choose_launcher(LocalLauncher)) is LocalLauncher
+
+
+def test_the_class_of_a_launcher_that_needs_arguments_is_refused_with_their_names():
+    message = r"class that needs hosts; pass an object: launcher=SshLauncher\(hosts=…\)"
+    with pytest.raises(TypeError, match=message):
+        choose_launcher(SshLauncher)
+
+
+@pytest.mark.parametrize("given", [None, 4, ["local"]])
+def test_what_is_no_launcher_is_refused_with_what_is_one(given):
+    message = re.escape(f"launcher={given!r} is no launcher: pass 'local', 'in-process', or an")
+    with pytest.raises(TypeError, match=message):
+        choose_launcher(given)
+
+
+@pytest.mark.parametrize("name", ["num_envs", "num_workers", "batch_size", "min_hosts"])
+@pytest.mark.parametrize("value", [2.0, "2", True])
+def test_a_number_that_is_not_whole_is_refused_by_name(name, value):
+    instead = ": pass 2" if value == 2.0 else ""
+    message = re.escape(f"{name}={value!r} must be a whole number") + ".*" + re.escape(instead)
+    with pytest.raises(TypeError, match=message):
+        ClusterEnv("CartPole-v1", **{"num_envs": 4, name: value})
+
+
+def test_a_whole_number_may_be_numpys():
+    assert choose("CartPole-v1", np.int64(3))[1] == 3
+
+
+@pytest.mark.parametrize("name", ["limits", "network"])
+def test_a_group_is_an_object_of_its_class(name):
+    with pytest.raises(TypeError, match=rf"{name}=.* must be a clusterenv.{name.title()}, such as"):
+        ClusterEnv("CartPole-v1", **{name: {"lease_s": 1.0}})
+
+
+def test_an_unknown_autoreset_mode_is_refused_with_those_that_exist():
+    with pytest.raises(ValueError, match="autoreset_mode='same' is none of 'NextStep', 'SameStep'"):
+        ClusterEnv("CartPole-v1", autoreset_mode="same")
+
+
+def test_an_env_that_is_built_already_is_refused_with_what_to_pass_instead():
+    with pytest.raises(TypeError, match="workers build the envs: pass a callable that makes one"):
+        choose(TinyEnv())
+
+
+# Policies.
+
+
+class Table:
+    """A policy as small as it can be."""
+
+    def act(self, observations, state, rng):
+        return Acted(np.zeros(len(observations), np.int64))
+
+    def weights(self):
+        return {}
+
+    def load(self, weights):
+        pass
+
+
+def test_a_policy_is_taken_as_it_is():
+    policy = Table()
+    assert AsPolicy()(policy) is policy
+
+
+def test_the_class_of_a_policy_is_refused():
+    with pytest.raises(TypeError, match=r"Table is a class; pass an object .*: Table\(…\)"):
+        AsPolicy()(Table)
+
+
+def test_a_policy_that_lacks_something_is_refused_with_what_it_lacks():
+    class Lacking:
+        act = Table.act
+
+    with pytest.raises(TypeError, match="Lacking is no policy, it lacks weights and load"):
+        AsPolicy()(Lacking())
+
+
+@pytest.mark.parametrize("given", [None, 3, "policy", {"w": 1}])
+def test_what_is_no_policy_is_refused_with_what_is_one(given):
+    with pytest.raises(TypeError, match=r"is no policy: pass a clusterenv.Policy, or a torch.nn"):
+        AsPolicy()(given)

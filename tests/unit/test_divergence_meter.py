@@ -66,9 +66,9 @@ def publication(policy, version, policy_id=1, since=1):
     return Publication(version, take, snapshot, since)
 
 
-def make_meter(rows=1000, measure="divergence"):
+def make_meter(rows=1000, measure="divergence", **options):
     rule = SimpleNamespace(rows=rows, measure=measure)
-    return DivergenceMeter(rule, OBSERVATIONS, ACTIONS)
+    return DivergenceMeter(rule, OBSERVATIONS, ACTIONS, **options)
 
 
 def fragment(policy, slots, version=1, seed=0, with_distribution=True):
@@ -447,3 +447,75 @@ def test_a_single_step_of_a_recurrent_policy_tells_nothing():
     note_step(meter, OLD, (0, 1))
     assert meter.measure(publication(Recurrent(2), 2), sparingly=False) == {}
     assert meter.latest("host-0.0") is None
+
+
+# Rows that nothing can be measured on.
+
+
+class Court:
+    """Keeps whom the meter accuses."""
+
+    def __init__(self, believes=True):
+        self.believes, self.accused = believes, []
+
+    def __call__(self, host, policy_id, error):
+        self.accused.append((host, policy_id))
+        return self.believes
+
+
+def changed(name, change):
+    part = fragment(OLD, (2, 3))
+    part.arrays[name] = change(part.arrays[name])
+    return part
+
+
+USELESS = {
+    "actions that there are none of": changed("actions/0", lambda a: np.full_like(a, 99)),
+    "actions that are no numbers": changed("actions/0", lambda a: a.astype("<U3")),
+    "parameters of another shape": changed("distribution/logits", lambda a: a[..., :2]),
+    "parameters that are times": changed("distribution/logits", lambda a: a.astype("<M8[s]")),
+    "log-probabilities of another shape": changed(
+        "outputs/log_prob", lambda a: np.stack([a, a], -1)
+    ),
+}
+
+
+@pytest.mark.parametrize("part", USELESS.values(), ids=USELESS)
+def test_a_host_whose_rows_are_useless_is_accused_and_the_others_are_measured(part):
+    court = Court()
+    meter = make_meter(accuse=court)
+    meter.note_fragment("host-0.0", 2, honest := fragment(OLD, (0, 1)))
+    meter.note_fragment("host-1.0", 2, part)
+    found = meter.measure(publication(NEW, 2), sparingly=False)
+    assert court.accused == [("host-1.0", 1)]
+    assert list(found) == ["host-0.0"]
+    assert found["host-0.0"].measured.divergence == pytest.approx(each_of(honest, NEW).mean())
+    # Once is enough.
+    meter.measure(publication(NEWER, 3), sparingly=False)
+    assert court.accused == [("host-1.0", 1)]
+
+
+@pytest.mark.parametrize("part", USELESS.values(), ids=USELESS)
+def test_where_it_is_nobodys_fault_the_user_is_told(part):
+    meter = make_meter(accuse=Court(believes=False))
+    meter.note_fragment("host-1.0", 2, part)
+    with pytest.raises((IndexError, ValueError, TypeError)):
+        meter.measure(publication(NEW, 2), sparingly=False)
+
+
+def test_a_policy_that_does_not_say_what_it_drew_from_is_no_hosts_fault():
+    court = Court()
+    meter = make_meter(accuse=court)
+    meter.note_fragment("host-0.0", 2, fragment(OLD, (0, 1)))
+    with pytest.raises(TypeError, match="what it drew from"):
+        meter.measure(publication(Silent(), 2), sparingly=False)
+    assert court.accused == []
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e308])
+def test_numbers_that_are_none_give_no_warning(number):
+    meter = make_meter()
+    part = changed("distribution/logits", lambda array: np.full_like(array, number))
+    part.arrays["outputs/log_prob"] = np.full_like(part.arrays["outputs/log_prob"], number)
+    meter.note_fragment("host-1.0", 2, part)
+    assert "host-1.0" in meter.measure(publication(NEW, 2), sparingly=False)

@@ -91,6 +91,15 @@ def test_damaged_bytes_are_an_error_or_another_vector(encoding):
             pass
 
 
+@pytest.mark.parametrize("encoding", ["bf16", "delta"])
+def test_weights_that_are_cut_off_anywhere_are_refused(encoding):
+    base, snapshot = Snapshot(weights(1), encoding), Snapshot(weights(1, 1e-3), encoding)
+    said, data, _ = travel(encoding, snapshot, base)
+    for length in range(0, len(data), 7):
+        with pytest.raises(ProtocolError):
+            decode(said, data[:length], snapshot.layout, base.vector)
+
+
 def test_a_delta_needs_something_to_start_from():
     base, snapshot = Snapshot(weights(1), "delta"), Snapshot(weights(1, 1e-3), "delta")
     said, data, _ = travel("delta", snapshot, base)

@@ -9,9 +9,15 @@ def order(name):
 
 
 class Office:
-    def __init__(self):
-        self.enrolled = []
-        self.enrolment = Enrolment(lambda who, order: self.enrolled.append((who, order.host)))
+    def __init__(self, gone=()):
+        self.enrolled, self._gone = [], gone
+        self.enrolment = Enrolment(self._enrol)
+
+    def _enrol(self, who, order):
+        if who in self._gone:
+            return False
+        self.enrolled.append((who, order.host))
+        return True
 
 
 def test_a_place_that_is_open_is_given_at_once():
@@ -37,6 +43,15 @@ def test_a_spare_that_is_gone_gets_no_place():
     office.enrolment.leave("a")
     office.enrolment.open(order("host-0.0"))
     assert office.enrolled == []
+
+
+def test_a_place_is_not_wasted_on_a_spare_whose_end_nobody_has_heard_of():
+    office = Office(gone=["a"])
+    office.enrolment.apply("a")
+    office.enrolment.open(order("host-0.0"))
+    assert office.enrolled == []
+    office.enrolment.apply("b")
+    assert office.enrolled == [("b", "host-0.0")]
 
 
 def test_applying_twice_gives_one_place():

@@ -1,5 +1,9 @@
 """Only invited hosts are heard, under their own names, and nothing they send ends the driving."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -18,7 +22,8 @@ from clusterenv.wire.driver import Driver
 from clusterenv.wire.head_socket import HeadSocket
 from clusterenv.wire.host_socket import Contact, HostSocket
 from clusterenv.wire.invitation import TICKET
-from clusterenv.wire.messages import Close, Hello, Leaving, Ready, Staff
+from clusterenv.wire.messages import Close, Hello, Leaving, Ready, StaffReport
+from tests.integration.polling import eventually
 
 _PATIENCE_S = 30.0
 _LIMITS = WorkerLimits(30.0, 30.0, 30.0, 3)
@@ -136,6 +141,87 @@ def test_applicants_with_the_same_ticket_are_told_apart(head):
     assert head.say(heard[1], Close(0.0))
     assert applicants[1].receive(_PATIENCE_S)[0] == Close(0.0)
     assert applicants[0].receive(0.1) is None
+
+
+def test_an_applicant_that_is_refused_is_not_heard_again_and_others_are(head):
+    ticket = head.invite(TICKET)
+    liar, honest = head.connect(ticket), head.connect(ticket)
+    honest.send(Ready(1))
+    head.heard(1)
+    for _ in range(20):
+        liar.socket.send(b"no message")
+    liar.send(Ready(2))
+    ((name, error),) = head.heard(1)
+    assert isinstance(error, ProtocolError)
+    # What it sent with that does not count as said by somebody new.
+    assert head.gone == [name]
+    assert not head.say(name, Close(0.0))
+    honest.send(Ready(3))
+    ((_, message),) = head.heard(1)
+    assert message == Ready(3)
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_ticket_does_not_use_up_the_descriptors(head):
+    ticket = head.invite(TICKET)
+    crowd = """
+import sys
+import zmq
+from clusterenv.protocol.message import encode
+from clusterenv.wire.invitation import Invitation
+from clusterenv.wire.messages import Ready
+ticket = Invitation.from_bytes(sys.stdin.buffer.readline())
+context = zmq.Context()
+for _ in range(300):
+    socket = context.socket(zmq.DEALER)
+    for name in ("server_key", "public_key", "secret_key"):
+        option = getattr(zmq, "CURVE_" + name.replace("_", "").upper())
+        socket.set(option, getattr(ticket, name).encode())
+    socket.connect(ticket.address)
+    socket.send(encode(Ready(1)))
+print("sent", flush=True)
+sys.stdin.read()
+context.destroy(linger=0)
+"""
+    before = descriptors()
+    process = subprocess.Popen(
+        [sys.executable, "-c", crowd], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        process.stdin.write(ticket.to_bytes() + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"sent\n"
+        names, deadline = set(), time.monotonic() + 3.0
+        while time.monotonic() < deadline:
+            with head.driver:
+                head.driver.drive(0.1)
+            names.update(name for name, _, _ in head.driver.take_arrivals())
+        # 64 and two for the ticket itself, and a few that were let in since.
+        assert 60 <= len(names) <= 90
+        assert eventually(lambda: descriptors() - before < 150)
+        honest = head.connect(head.invite("host-0.0"))
+        honest.send(Ready(7))
+        while ("host-0.0", Ready(7)) not in head.heard(1):
+            pass
+    finally:
+        process.communicate()
+
+
+def test_the_first_connection_with_a_hosts_key_stays_and_another_is_cut_off(head):
+    invitation = head.invite("host-0.0")
+    host = head.connect(invitation)
+    host.send(Ready(1))
+    head.heard(1)
+    thief = head.connect(invitation)
+    thief.send(Ready(2))
+    assert comes_to(thief, Contact.BROKEN)
+    host.send(Ready(3))
+    assert head.heard(1) == [("host-0.0", Ready(3))]
+    assert head.say("host-0.0", Close(0.0))
+    assert host.receive(_PATIENCE_S)[0] == Close(0.0)
 
 
 def test_a_stranger_is_not_let_in(head):
@@ -298,10 +384,10 @@ def test_sending_to_a_host_that_is_not_there_says_so(head):
 def test_bytes_are_counted_by_kind(head):
     host = head.connect(head.invite("host-0.0"))
     host.send(Ready(1), [b"x" * 1000])
-    host.send(Staff(()))
+    host.send(StaffReport(()))
     head.heard(2)
     assert 1000 < head.ledger.bytes_by_kind["Ready"] < 1100
-    assert 0 < head.ledger.bytes_by_kind["Staff"] < 100
+    assert 0 < head.ledger.bytes_by_kind["StaffReport"] < 100
 
 
 def test_waiting_in_vain_ends(head):
@@ -349,3 +435,77 @@ def test_any_thread_can_end_a_wait(head):
 def test_what_another_thread_leaves_for_the_user_arrives(head):
     threading.Timer(0.1, head.driver.put, ("host-0.0", Leaving("soon"))).start()
     assert head.heard(1) == [("host-0.0", Leaving("soon"))]
+
+
+# Ctrl-C in the user's thread.
+
+
+class PressingSocket:
+    """Has Ctrl-C pressed just before the frame of this number is sent."""
+
+    def __init__(self, socket, number):
+        self._socket, self._left = socket, number
+
+    def send(self, *args, **kwargs):
+        if self._left == 0:
+            signal.raise_signal(signal.SIGINT)
+        self._left -= 1
+        return self._socket.send(*args, **kwargs)
+
+
+@pytest.fixture
+def _ctrl_c_raises():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_raises")
+@pytest.mark.parametrize("number", range(4), ids=["route", "header", "first", "last"])
+def test_ctrl_c_before_any_frame_cuts_no_message_in_half(number, head, monkeypatch):
+    host = head.connect(head.invite("host-0.0"))
+    host.send(Ready(1))
+    head.heard(1)
+    socket = PressingSocket(head.socket._router, number)
+    with monkeypatch.context() as patch:
+        patch.setattr(head.socket, "_router", socket)
+        with pytest.raises(KeyboardInterrupt):
+            head.say("host-0.0", Close(1.0), [b"small", b"y" * 50_000])
+    assert head.say("host-0.0", Close(2.0))
+    message, frames = host.receive(_PATIENCE_S)
+    assert message == Close(1.0)
+    assert [len(frame) for frame in frames] == [5, 50_000]
+    assert host.receive(_PATIENCE_S) == (Close(2.0), [])
+
+
+@pytest.mark.usefixtures("_ctrl_c_raises")
+def test_ctrl_c_while_a_message_is_received_does_not_lose_it(head, monkeypatch):
+    host = head.connect(head.invite("host-0.0"))
+    decode = driving.decode_from_host
+
+    def decode_and_press(frame):
+        if threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGINT)
+        return decode(frame)
+
+    monkeypatch.setattr(driving, "decode_from_host", decode_and_press)
+    host.send(Ready(1))
+    with pytest.raises(KeyboardInterrupt), head.driver:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not head.driver.arrivals and time.monotonic() < deadline:
+            head.driver.drive(0.1)
+    assert head.heard(1) == [("host-0.0", Ready(1))]
+
+
+@pytest.mark.usefixtures("_ctrl_c_raises")
+def test_ctrl_c_ends_a_wait_for_messages(head):
+    main = threading.main_thread().ident
+    timer = threading.Timer(0.2, signal.pthread_kill, [main, signal.SIGINT])
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), head.driver:
+        for _ in range(60):
+            head.driver.drive(1.0)
+            if time.monotonic() > began + 0.2:
+                break
+    assert time.monotonic() - began < _PATIENCE_S

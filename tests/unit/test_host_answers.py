@@ -30,6 +30,7 @@ from clusterenv.wire.messages import (
     WorkerLost,
     decode_from_host,
 )
+from clusterenv.wire.observation_codec import Coding
 from clusterenv.wire.reply_checks import ReplyChecks
 from tests.unit.test_remote_host import WHOLE_LIFE, PaperDriver
 from tests.unit.test_security_fuzz import damage
@@ -46,7 +47,9 @@ class Published:
     version = 2
 
     def policy_of(self, version):
-        return 1
+        return 1 if version < 3 else 2
+
+    policy_id_of = policy_of
 
 
 CHECKS = ReplyChecks(SPACE, SPACE, Published())
@@ -171,6 +174,21 @@ def test_rows_that_are_none_answer_nothing_and_are_not_kept(message, frames):
     assert not head.sink.results.rewards.any()
 
 
+def test_a_policys_step_says_what_the_policy_did():
+    head = Head(Act(1, tuple(OWN), NEWEST))
+    assert "what it did" in head.refuses(RowsMade(5, None), rows(1, 2, 3))
+    extras = (Extra((2, 3), acted=b"a"),)
+    assert "what it did" in head.refuses(RowsMade(5, None, extras), rows(1, 2, 3))
+
+
+def test_flags_are_true_or_false_whatever_their_bytes_are():
+    head = Head(Step(1, tuple(OWN)))
+    frame = bytearray(rows(1, 2, 3)[0])
+    LAYOUT.view(frame, 3).terminated.view(np.uint8)[:] = [0, 2, 255]
+    head.hear(RowsMade(5, None), [bytes(frame)])
+    assert head.sink.results.terminated.view(np.uint8)[2:5].tolist() == [0, 1, 1]
+
+
 # Fragments.
 
 
@@ -180,6 +198,53 @@ def test_a_fragment_answers_a_request_to_collect():
     assert isinstance(part, FragmentPart)
     assert (part.request, part.slots, part.version) == (collect, (2, 3), 1)
     assert head.left() == {1: {4}}
+
+
+def streamed(number, slots, **changes):
+    return Collect(number, slots, **{"num_steps": 3, "newest": NEWEST, **changes})
+
+
+def test_a_fragment_may_answer_several_requests():
+    head = Head(streamed(1, (2, 4)), streamed(2, (3,)), streamed(3, (2,)))
+    (part,) = head.hear(*fragment_made(1, (2, 3, 4), others=((2, (3,)),)))
+    assert part.slots == (2, 3, 4)
+    assert head.left() == {3: {2}}
+
+
+JOINED_LIES = {
+    "of another request": ((9, (3,)),),
+    "of slots that it does not have": ((2, (4,)),),
+    "of slots that nobody asked for": ((2, (2,)),),
+    "of a slot twice": ((2, (3,)), (3, (3,))),
+    "of all its slots": ((2, (2, 3)),),
+    "of no slots": ((2, ()),),
+    "of a longer fragment": ((4, (3,)),),
+    "of what is wanted together": ((5, (3,)),),
+    "of a later policy": ((6, (3,)),),
+}
+
+
+@pytest.mark.parametrize("others", JOINED_LIES.values(), ids=JOINED_LIES)
+def test_a_fragment_answers_all_of_its_requests_or_none(others):
+    head = Head(
+        streamed(1, (2, 3)),
+        streamed(2, (3,)),
+        streamed(3, (3,)),
+        streamed(4, (3,), num_steps=4),
+        streamed(5, (3,), together=True),
+        streamed(6, (3,), newest=Newest(7, 3)),
+    )
+    head.refuses(*fragment_made(1, (2, 3), others=others))
+
+
+def test_nothing_is_decoded_for_slots_that_nobody_asked_for(monkeypatch):
+    def decode(*_):
+        raise AssertionError("it was decoded")
+
+    monkeypatch.setattr("clusterenv.head.host_answers.read_coded", decode)
+    head = Head(streamed(1, (2,)))
+    coded = (Coding("observations/0", "zlib"),)
+    assert "nobody asked for" in head.refuses(*fragment_made(1, (2, 3), codings=coded))
 
 
 FRAGMENT_LIES = {
@@ -276,6 +341,15 @@ LOSSES = {
 @pytest.mark.parametrize("message", LOSSES.values(), ids=LOSSES)
 def test_a_loss_of_what_is_not_its_own_loses_nothing(message):
     Head(Step(1, tuple(OWN))).refuses(message)
+
+
+def test_a_reset_that_is_on_its_way_finds_the_replacement_of_a_lost_worker():
+    head = Head(Reset(1, (2, 4), 0))
+    (lost,) = head.hear(WorkerLost(5, (2, 3), "killed", "it was"))
+    assert lost.slots == (3,)
+    head = Head(Reset(1, (2, 4), 0))
+    (lost,) = head.hear(WorkerLost(5, (2, 3), "killed", "it was", ((1, (2,)),)))
+    assert lost.slots == (2, 3)
 
 
 def test_texts_of_a_loss_are_cut():

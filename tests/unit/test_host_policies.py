@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from clusterenv.host.events import PullWanted, Rows, Values, Voided
-from clusterenv.memory.messages import Leaving
+from clusterenv.memory.messages import WorkerLeaving
 from clusterenv.memory.weights import WeightStore
 from clusterenv.protocol.policies import TakePolicy
-from clusterenv.protocol.replies import Collected, Returned, Stepped
-from clusterenv.protocol.requests import Act, Collect, Evaluate, Newest, Reset
+from clusterenv.protocol.replies import Collected, Raised, Returned, Stepped
+from clusterenv.protocol.requests import Act, Call, Collect, Evaluate, Newest, Reset, Step
 from clusterenv.sync import EveryNth, EveryVersion
 from tests.unit.paper_workers import Stage
 
@@ -57,6 +57,74 @@ def begun(stage, **how):
     assert [type(event) for event in stage.events()] == [PullWanted]
     give(stage, 1)
     return [numbers(stage.worker(place))[0] for place in range(2)]
+
+
+# Order.
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("later", [Call(2, SLOTS, "pid", b""), Reset(2, (4,), 0), Step(2, SLOTS)])
+def test_what_is_asked_after_a_fragment_does_not_overtake_it(make_stage, later, ahead):
+    stage = make_stage(ahead=ahead)
+    stage.host.ask(collect())
+    stage.events()
+    stage.host.ask(later, np.arange(4) if isinstance(later, Step) else None)
+    assert stage.heard() == [[], []]
+    give(stage, 1)
+    worker = stage.worker(0)
+    policy, first, *others = worker.hear()
+    assert isinstance(policy, TakePolicy)
+    assert isinstance(first, Collect)
+    deliver(worker, first.request)
+    stage.events()
+    assert [type(one) for one in (*others, *worker.hear())] == [type(later)]
+
+
+def test_what_waits_behind_a_fragment_that_fails_is_done_all_the_same(make_stage):
+    stage = make_stage()
+    (number, _) = begun(stage)
+    stage.host.ask(collect(2))
+    stage.host.ask(Call(3, SLOTS, "pid", b""))
+    worker = stage.worker(0)
+    worker.say(Raised(number, 4, "builtins", "ValueError", b"", "hm", ""))
+    stage.events()
+    (second,) = numbers(worker)
+    worker.say(Raised(second, 4, "builtins", "ValueError", b"", "hm", ""))
+    stage.events()
+    assert [type(one) for one in worker.hear()] == [Call]
+
+
+def test_weights_of_a_new_policy_wait_for_who_acts_with_the_one_before(make_stage):
+    stage = make_stage()
+    first, second = begun(stage)
+    deliver(stage.worker(0), first)
+    stage.events()
+    stage.host.ask(collect(2, version=2))
+    assert [type(event) for event in stage.events()] == [PullWanted]
+    # Before the answer another policy was published: the second worker has its fragment yet to do.
+    stage.host.announce(Newest(2, 3))
+    give(stage, 3, OTHER)
+    weights = WeightStore(stage.worker(1).line.descriptors.weights)
+    assert weights.take(1, 0) == (1, bytes([1]) * 8)
+    assert stage.worker(0).hear() == []
+    deliver(stage.worker(1), second)
+    stage.events()
+    assert weights.take(2, 0) == (3, bytes([3]) * 8)
+    for place in range(2):
+        assert [type(one) for one in stage.worker(place).hear()] == [TakePolicy, Collect]
+
+
+def test_weights_that_waited_are_not_taken_for_those_of_a_later_pull(make_stage):
+    stage = make_stage()
+    begun(stage)
+    stage.host.announce(Newest(1, 2))
+    stage.host.ask(collect(2, version=2))
+    stage.host._asking._weights.pulls_for = "version"
+    give(stage, 3, OTHER)
+    stage.host.abandon()
+    stage.host.ask(collect(3, version=4, policy_id=2))
+    assert [type(event) for event in stage.events()] == [PullWanted]
+    assert stage.heard() == [[], []]
 
 
 # Pulling.
@@ -293,7 +361,7 @@ def test_what_a_lost_worker_was_to_do_with_the_policy_is_void(make_stage):
 def test_a_worker_that_has_to_leave_need_not_end_its_fragment(make_stage):
     stage = make_stage()
     begun(stage)
-    stage.worker(0).say(Leaving("it was told to leave (SIGTERM)"))
+    stage.worker(0).say(WorkerLeaving("it was told to leave (SIGTERM)"))
     (lost,) = stage.events()
     assert lost.reason == "it was told to leave (SIGTERM)"
     assert lost.voided == (Voided(collect(), (4, 5)),)
@@ -308,3 +376,18 @@ def test_a_replacement_is_not_asked_to_collect_before_it_was_reset(make_stage):
     (lost,) = stage.events()
     assert lost.voided == (Voided(collect(2, slots=(4, 5)), (4, 5)),)
     assert stage.host.staff[0].asked == {}
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_new_policy_begins_when_nobody_acts_with_the_old_one_any_more(make_stage, is_lost):
+    stage = make_stage()
+    first, _ = begun(stage, slots=(4, 5, 6, 7))
+    deliver(stage.worker(1), first)
+    stage.events()
+    stage.host.ask(collect(2, version=2, policy_id=2, slots=(6, 7)))
+    assert stage.events() == []
+    if is_lost:
+        stage.worker(0).end = "killed by SIGKILL"
+    else:
+        deliver(stage.worker(0), first)
+    assert PullWanted in [type(event) for event in stage.events()]

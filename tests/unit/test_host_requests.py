@@ -14,7 +14,7 @@ from clusterenv.host.events import (
     Voided,
     WorkerWarned,
 )
-from clusterenv.memory.messages import Built, LaidOut, Leaving, Warned
+from clusterenv.memory.messages import EnvsBuilt, EnvWarned, RowsMapped, WorkerLeaving
 from clusterenv.plain.values import pack, unpack
 from clusterenv.protocol.fragments import FragmentPart
 from clusterenv.protocol.policies import TakePolicy
@@ -165,7 +165,7 @@ def test_what_users_code_raises_is_reported_with_its_slots_and_worker(stage):
 
 
 def test_a_warning_is_reported_with_its_worker(stage):
-    stage.worker(1).say(Warned("DeprecationWarning", "old env"))
+    stage.worker(1).say(EnvWarned("DeprecationWarning", "old env"))
     assert stage.events() == [WorkerWarned("worker-1.0", "DeprecationWarning", "old env")]
 
 
@@ -255,8 +255,8 @@ def test_what_a_replaced_worker_still_says_is_ignored(make_stage):
     stage.worker(1).say_laid_out()
     worker = stage.worker(0)
     worker.say_laid_out(error="no memory")
-    worker.say(Leaving("it was told to leave (SIGTERM)"))
-    worker.say(Warned("UserWarning", "too late"))
+    worker.say(WorkerLeaving("it was told to leave (SIGTERM)"))
+    worker.say(EnvWarned("UserWarning", "too late"))
     (lost,) = stage.events()
     assert "it cannot map the shared memory: no memory" in lost.reason
     assert stage.worker(0).name == "worker-0.1"
@@ -272,14 +272,14 @@ def test_a_worker_that_says_what_is_no_message_is_lost(stage):
 
 
 def test_a_worker_that_says_what_does_not_fit_its_state_is_lost(stage):
-    stage.worker(0).say(LaidOut("", stage.worker(0).build.deal))
+    stage.worker(0).say(RowsMapped("", stage.worker(0).build.deal))
     (lost,) = stage.events()
-    assert "it broke the protocol: LaidOut while it is READY" in lost.reason
+    assert "it broke the protocol: RowsMapped while it is READY" in lost.reason
 
 
 def test_what_was_built_for_an_earlier_deal_is_ignored(stage):
-    stage.worker(0).say(Built(b"", deal=0))
-    stage.worker(0).say(LaidOut("", deal=0))
+    stage.worker(0).say(EnvsBuilt(b"", deal=0))
+    stage.worker(0).say(RowsMapped("", deal=0))
     assert stage.events() == []
     assert stage.host.is_ready
 
@@ -327,13 +327,28 @@ def test_a_worker_that_was_replaced_too_often_is_not_replaced_again(make_stage):
     assert lost.voided == (Voided(call(2), (4, 5)),)
     assert "exit code 2" in lost.error
     assert "It was replaced 1 times within a minute already" in lost.error
+    assert "1 times exit code 1; 1 times exit code 2" in lost.error
     assert "raise that limit" in lost.error
     assert stage.worker(0).name == "worker-0.1"
     assert stage.worker(0).is_killed
     assert stage.events() == []
 
 
-def test_whoever_waits_for_a_replacement_that_cannot_build_its_envs_gets_the_envs_own_error(stage):
+ONCE = msgspec.structs.replace(PATIENT, max_restarts_per_minute=1)
+
+
+def test_a_replacement_that_cannot_build_its_envs_is_replaced_within_the_budget(stage):
+    stage.worker(0).end = "exit code 1"
+    stage.events()
+    stage.host.ask(call(1))
+    stage.worker(0).say(raised(0, "no such level"))
+    (lost,) = stage.events()
+    assert (lost.slots, lost.voided, lost.error) == ((4, 5), (Voided(call(1), (4, 5)),), "")
+    assert lost.reason == "it could not build its envs: Odd: no such level"
+
+
+def test_whoever_waits_for_envs_that_cannot_be_built_in_the_end_gets_their_own_error(make_stage):
+    stage = make_stage(limits=ONCE).open()
     stage.worker(0).end = "exit code 1"
     stage.events()
     stage.host.ask(call(1))
@@ -343,16 +358,52 @@ def test_whoever_waits_for_a_replacement_that_cannot_build_its_envs_gets_the_env
     failed, lost = stage.events()
     assert failed == Failed(call(1), (4, 5), error, "worker-0.1 (pid 4711)")
     assert lost.voided == (Voided(call(2), (4, 5)),)
-    assert "worker-0.1 could not build its envs: Odd: no such level" in lost.error
+    assert "it could not build its envs: Odd: no such level" in lost.error
 
 
-def test_a_replacement_that_cannot_build_its_envs_is_a_loss_even_if_nobody_waits_for_it(stage):
+def test_a_replacement_that_cannot_build_its_envs_is_a_loss_even_if_nobody_waits_for_it(make_stage):
+    stage = make_stage(limits=ONCE).open()
     stage.worker(0).end = "exit code 1"
     stage.events()
     stage.worker(0).say(raised(0, "no such level"))
     (lost,) = stage.events()
     assert (lost.slots, lost.voided) == ((4, 5), ())
-    assert "worker-0.1 could not build its envs: Odd: no such level" in lost.error
+    assert "it could not build its envs: Odd: no such level" in lost.error
+
+
+def test_the_second_replacement_in_a_row_is_started_after_a_pause(make_stage):
+    limits = msgspec.structs.replace(PATIENT, restart_backoff_s=1000.0)
+    stage = make_stage(limits=limits).open()
+    for number in range(2):
+        stage.worker(0).end = f"exit code {number}"
+        stage.events()
+    assert [worker.name for worker in stage.starter.started[2:]] == ["worker-0.1"]
+    assert stage.host.workers[0].name == "worker-0.2"
+    stage.host.ask(call())
+    assert stage.events() == []
+    stage.workers.all[0].started_at = 0.0
+    stage.events()
+    assert stage.starter.started[-1].name == "worker-0.2"
+    assert stage.get_ready(0) == []
+    assert [type(message) for message in stage.worker(0).hear()] == [Call]
+
+
+def test_a_replacement_that_cannot_be_started_is_tried_again(make_stage, monkeypatch):
+    limits = msgspec.structs.replace(PATIENT, restart_backoff_s=1e-9)
+    stage = make_stage(limits=limits).open()
+    start, failures = stage.starter.start, ["too many open files"]
+
+    def start_or_fail(*args):
+        if failures:
+            raise OSError(failures.pop())
+        return start(*args)
+
+    monkeypatch.setattr(stage.starter, "start", start_or_fail)
+    stage.worker(0).end = "exit code 1"
+    reasons = [lost.reason for lost in stage.events()]
+    assert reasons == ["exit code 1", "it cannot be started: too many open files"]
+    stage.events()
+    assert stage.worker(0).name == "worker-0.2"
 
 
 @pytest.mark.parametrize("slots", [(4, 5), (6, 7)])
@@ -377,7 +428,7 @@ def collect(slots=SLOTS):
 
 
 def test_a_worker_that_has_to_leave_is_replaced_when_it_has_nothing_to_do(stage):
-    stage.worker(0).say(Leaving("it was told to leave (SIGTERM)"))
+    stage.worker(0).say(WorkerLeaving("it was told to leave (SIGTERM)"))
     (lost,) = stage.events()
     assert (lost.slots, lost.voided) == ((4, 5), ())
     assert lost.reason == "it was told to leave (SIGTERM)"
@@ -388,7 +439,7 @@ def test_a_worker_that_has_to_leave_ends_its_step_first(stage):
     request = Reset(1, SLOTS, 42)
     stage.host.ask(request)
     worker = stage.worker(0)
-    worker.say(Leaving("it was told to leave (SIGTERM)"))
+    worker.say(WorkerLeaving("it was told to leave (SIGTERM)"))
     assert stage.events() == []
     assert stage.host.staff[0].status("host").state == "leaving"
     worker.say(Stepped(number_of(worker)))

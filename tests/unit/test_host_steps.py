@@ -4,12 +4,13 @@ import threading
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from clusterenv.host.events import Rows, Values, Voided
 from clusterenv.memory.answer_flags import MAY_SPIN, MOST_PARTS
-from clusterenv.memory.messages import PartCall, StepCall, Warned
+from clusterenv.memory.messages import EnvWarned, PartCall, StepCall
 from clusterenv.protocol.replies import Raised, Returned, Stepped
-from clusterenv.protocol.requests import Call, Step
+from clusterenv.protocol.requests import Call, Reset, Step
 from tests.unit.paper_workers import IMPATIENT, Stage
 
 pytestmark = pytest.mark.skipif(not MAY_SPIN, reason="memory is ordered weakly: nobody is called")
@@ -92,7 +93,7 @@ def test_a_worker_may_say_more_than_its_rows(stage):
 
 def test_a_warning_in_the_middle_of_a_step_does_not_cost_its_rows(stage):
     first, second = begin(stage)
-    stage.worker(0).say(Warned("UserWarning", "hm"))
+    stage.worker(0).say(EnvWarned("UserWarning", "hm"))
     stage.worker(0).say(Stepped(first.request))
     stage.worker(0).rows().flags.put(0, first.request, says_more=True)
     stage.worker(1).answer_silently(second)
@@ -141,6 +142,22 @@ def test_after_a_loss_steps_go_on_with_messages_until_all_are_ready(stage):
     stage.host.ask(step(2), np.arange(4))
     assert stage.worker(0).hear() == []
     assert [type(message) for message in stage.worker(1).hear()] == [PartCall]
+
+
+def test_what_was_reset_alone_in_a_replacement_is_stepped_and_only_the_rest_is_lost(stage):
+    stage.worker(0).end = "killed by SIGSEGV"
+    stage.events()
+    stage.get_ready(0)
+    stage.host.ask(Reset(1, (5,), 0))
+    (reset,) = stage.worker(0).hear()
+    stage.worker(0).say(Stepped(reset.request))
+    assert stage.events() == [Rows(Reset(1, (5,), 0), (5,))]
+    # From a head that has not heard of the loss.
+    stage.host.ask(step(2), np.arange(4))
+    (lost,) = stage.events()
+    assert (lost.slots, lost.voided) == ((4,), (Voided(step(2), (4,)),))
+    (call,) = stage.worker(0).hear()
+    assert (call.first, call.count) == (1, 1)
 
 
 def test_an_answer_to_a_step_that_was_abandoned_is_not_taken_for_a_newer_one(stage):
@@ -313,7 +330,7 @@ def test_waiting_ends_with_as_many_slots_as_are_wanted(stage):
 def test_waiting_ends_where_there_is_something_else_to_hear(stage):
     send(stage, 1, SLOTS)
     stage.heard()
-    stage.worker(0).say(Warned("UserWarning", "hm"))
+    stage.worker(0).say(EnvWarned("UserWarning", "hm"))
     assert not stage.host.wait_for_parts(4, _PATIENCE_S)
 
 
@@ -378,3 +395,10 @@ def test_more_parts_than_a_worker_may_have_go_round_and_round(stage):
         stage.events()
         assert stage.ready.pop() == slot
         assert stage.ready == []
+
+
+def test_nobody_spins_beside_an_engine_with_threads_of_its_own(make_stage):
+    stage = make_stage(may_spin=True)
+    stage.plan = structs.replace(stage.plan, has_own_threads=True)
+    stage.open()
+    assert not stage.workers.inbox.may_spin

@@ -127,6 +127,30 @@ def test_the_rule_hears_of_every_decision_even_where_it_has_no_say(make_weights)
     assert [(news.held, news.newest) for news in rule.heard] == [(0, 3)]
 
 
+# Ahead.
+
+
+def ahead(version, policy_id=1):
+    return Collect(1, (0,), 5, Newest(policy_id, version), ahead=True)
+
+
+def test_what_was_asked_for_ahead_is_decided_by_what_was_newest_then(make_weights):
+    weights = make_weights()
+    hold(weights, 3)
+    weights.learn(Newest(1, 5))
+    assert weights.wanted_for(ahead(4)) == PullWanted(1, 3, VERSION, 0.0, version=4)
+    weights.take(POLICY, 4, b"4" * 8, weights.pulls_for, 8)
+    assert weights.wanted_for(ahead(4)) is None
+    assert weights.wanted_for(ahead(5)) == PullWanted(1, 4, VERSION, 0.0, version=5)
+
+
+def test_a_worker_is_told_which_version_is_held_when_it_gets_a_request_ahead(make_weights):
+    weights = make_weights(EveryNth(3))
+    hold(weights, 3)
+    assert weights.stamped(ahead(4)).newest == Newest(1, 3)
+    assert weights.stamped(collect(4)) == collect(4)
+
+
 # Evaluations.
 
 
@@ -316,3 +340,26 @@ def test_what_an_evaluation_pulled_does_not_make_the_weights_that_act_younger(ma
     weights.take(POLICY, 2, b"2" * 8, weights.pulls_for, 99)
     told = news(weights, rule)
     assert (told.pulled_at_s, told.pulled_bytes) == (100.0, 8)
+
+
+def test_what_could_not_be_kept_for_an_evaluation_leaves_later_weights_to_act_with(
+    make_weights, stores, monkeypatch
+):
+    to_act_with, to_evaluate = stores
+    weights = make_weights()
+    hold(weights, 3)
+    weights.learn(Newest(1, 4))
+    weights.wanted_for(evaluate())
+    with monkeypatch.context() as patch:
+        patch.setattr(to_evaluate, "put", no_memory)
+        with pytest.raises(OSError, match="no memory"):
+            weights.take(POLICY, 4, b"4" * 8, EVALUATION, 8)
+    assert weights.pulls_for == ""
+    assert weights.wanted_for(collect()) == PullWanted(1, 3, VERSION, 0.0)
+    weights.take(POLICY, 4, b"4" * 8, VERSION, 8)
+    assert to_act_with.take(1, 0) == (4, b"4" * 8)
+    assert to_evaluate.take(1, 0) is None
+
+
+def no_memory(*_):
+    raise OSError("no memory")

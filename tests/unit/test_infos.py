@@ -219,3 +219,43 @@ def test_infos_of_other_slots_are_a_protocol_error(slots):
     for said in (by_name, by_name.by_slot()):
         with pytest.raises(ProtocolError, match="other slots"):
             Infos(4).put(said, [0, 1])
+
+
+# Where hosts are not trusted.
+
+ODD_INFOS = {
+    "shapes that differ": [{"x": np.zeros(3)}, {"x": np.zeros(4)}],
+    "an array and a dict": [{"x": np.zeros(3)}, {"x": {"y": 1}}],
+    "a dict and a number": [{"x": {"y": 1}}, {"x": 1}],
+    "a number that is too large": [{"x": 1}, {"x": 2**70}],
+    "a mask that is none": [{"_x": 5, "x": 1}, {"x": 2}],
+    "a mask of another shape": [{"x": 1}, {"_x": np.zeros(99)}, {"x": 2}],
+    "names that are no text": [{None: 1}, {(): 2}, {3: np.zeros(2)}],
+    "times and numbers": [{"x": np.zeros(2)}, {"x": np.zeros(2, "<M8[s]")}],
+    "text and numbers": [{"x": 1.0}, {"x": "one"}],
+}
+
+
+@pytest.mark.parametrize("odd", ODD_INFOS.values(), ids=ODD_INFOS)
+def test_infos_that_do_not_fit_together_are_objects_where_hosts_are_not_trusted(odd):
+    infos = Infos(NUM_ENVS, trusted=False)
+    said = [(slot, {**info, "honest": slot}) for slot, info in enumerate(odd)]
+    for slot, info in said:
+        infos.put([(slot, info)], [slot])
+    merged = infos.take(Oracle(NUM_ENVS)._add_info)
+    # What the others say comes as ever.
+    assert merged["honest"].tolist() == [*range(len(odd)), *[0] * (NUM_ENVS - len(odd))]
+    assert merged["honest"].dtype == np.int64
+    assert merged["_honest"].sum() == len(odd)
+
+
+def test_what_does_not_fit_is_there_by_slot():
+    infos = Infos(NUM_ENVS, trusted=False)
+    infos.put([(1, {"x": np.zeros(3)}), (4, {"x": np.ones(4)})], [1, 4])
+    merged = infos.take_of([1, 2, 4])
+    assert merged["_x"].tolist() == [True, False, True]
+    assert [None if one is None else one.tolist() for one in merged["x"]] == [
+        [0] * 3,
+        None,
+        [1] * 4,
+    ]

@@ -5,7 +5,8 @@ import pytest
 
 from clusterenv.errors import ProtocolError
 from clusterenv.host.plan import WorkerLimits
-from clusterenv.wire.invitation import TICKET, Invitation
+from clusterenv.wire.host_main import _get_invitation
+from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE, TICKET, Invitation
 
 PLAIN = Invitation(
     host="host-0.0",
@@ -50,10 +51,34 @@ def test_a_ticket_is_for_nobody_in_particular():
     assert not PLAIN.is_ticket
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", PLAIN.to_bytes()[:-5], b"\xff" * 9])
+NOT_UTF8 = PLAIN.to_bytes().replace(PLAIN.host.encode(), b"\xff\xfe")
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", PLAIN.to_bytes()[:-5], b"\xff" * 9, NOT_UTF8])
 def test_what_is_no_invitation_is_refused(data):
     with pytest.raises(ProtocolError):
         Invitation.from_bytes(data)
+
+
+@pytest.mark.parametrize("key", ["server_key", "public_key", "secret_key"])
+@pytest.mark.parametrize("text", ["", "k" * 39, "é" * 40, "\0" * 40, "k" * 1_000_000])
+def test_keys_that_are_none_are_refused_in_few_words(key, text):
+    wrong = msgspec.structs.replace(PLAIN, **{key: text})
+    with pytest.raises(ProtocolError, match="40 characters") as caught:
+        Invitation.from_bytes(wrong.to_bytes()).check_keys()
+    assert len(str(caught.value)) < 200
+
+
+def test_what_is_nested_without_end_is_refused():
+    with pytest.raises(ProtocolError):
+        Invitation.from_bytes(b'{"host":' + b"[" * 100_000)
+
+
+@pytest.mark.parametrize("value", ["", "\n", "\udcff\udcfe", "{}"])
+def test_an_environment_variable_that_holds_none_is_named(value, monkeypatch):
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, value)
+    with pytest.raises(SystemExit, match=f"what {ENVIRONMENT_VARIABLE} holds is no invitation"):
+        _get_invitation()
 
 
 def test_an_invitation_cannot_be_changed():

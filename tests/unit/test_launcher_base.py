@@ -4,13 +4,14 @@ import os
 
 import pytest
 
+from clusterenv.counts import check_count
 from clusterenv.launchers import base
 from clusterenv.launchers.attach import AttachLauncher
 from clusterenv.launchers.base import Order, cgroup_quota
 from clusterenv.launchers.in_process import InProcessLauncher
 from clusterenv.launchers.kubernetes import KubernetesLauncher
 from clusterenv.launchers.local import LocalLauncher
-from clusterenv.launchers.parameters import check_count, check_environment
+from clusterenv.launchers.parameters import check_environment
 from clusterenv.launchers.ray import RayLauncher
 from clusterenv.launchers.slurm import SlurmLauncher
 from clusterenv.launchers.ssh import SshLauncher

@@ -46,6 +46,18 @@ def test_pulling_always_counts_from_a_hosts_first_version_on(ledger):
     assert ledger.bytes_avoided == 18_000 - ledger.sync_bytes
 
 
+def test_a_host_that_is_gone_would_not_have_pulled_any_more(ledger):
+    before = ledger.bytes_of_always_pulling
+    ledger.forget("host-0.0")
+    ledger.record_version(11, 1000)
+    assert ledger.bytes_of_always_pulling == before + 1000
+    pull(ledger, "host-0.1", 11, 0, "first", 500)
+    ledger.record_version(12, 1000)
+    assert ledger.bytes_of_always_pulling == before + 4000
+    assert ledger.held_by_host == {"host-1.0": 3, "host-0.1": 11}
+    assert ledger.latest_by_host == {}
+
+
 def test_pulls_know_their_lag_and_cause(ledger):
     assert [pull.lag for pull in ledger.pulls] == [1, 3, 7, 9]
     assert ledger.pulls_by_cause == {"first": 2, "threshold": 1, "evaluation": 1}

@@ -17,10 +17,11 @@ def test_a_time_out_must_be_above_zero(name, value):
         Limits(**{name: value})
 
 
-def test_a_restart_budget_may_be_zero_but_not_less():
-    assert Limits(max_restarts_per_minute=0).max_restarts_per_minute == 0
-    with pytest.raises(ValueError, match="max_restarts_per_minute=-1 must be at least 0"):
-        Limits(max_restarts_per_minute=-1)
+@pytest.mark.parametrize("name", ["max_restarts_per_minute", "max_restarts"])
+def test_a_restart_budget_may_be_zero_but_not_less(name):
+    assert getattr(Limits(**{name: 0}), name) == 0
+    with pytest.raises(ValueError, match=f"{name}=-1 must be at least 0"):
+        Limits(**{name: -1})
 
 
 def test_limits_do_not_change():
@@ -28,5 +29,5 @@ def test_limits_do_not_change():
         Limits().lease_s = 1.0
 
 
-def test_there_are_four_time_outs():
-    assert len(TIMEOUTS) == 4
+def test_there_are_six_times():
+    assert len(TIMEOUTS) == 6

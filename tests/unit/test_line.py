@@ -15,7 +15,7 @@ from clusterenv.memory import line as line_module
 from clusterenv.memory.answer_flags import MAY_SPIN
 from clusterenv.memory.line import Descriptors, HostEnd, WorkerEnd
 from clusterenv.memory.mailbox import Mailbox
-from clusterenv.memory.messages import PartCall, StepCall, Warned
+from clusterenv.memory.messages import EnvWarned, PartCall, StepCall
 from clusterenv.protocol.policies import TakePolicy
 from clusterenv.protocol.replies import Collected, Returned, Stepped
 from clusterenv.protocol.requests import Call, Step
@@ -231,7 +231,7 @@ def test_a_message_can_be_left_without_a_ring(host, worker, host_bell):
 
 def test_a_worker_knows_whether_it_has_spoken(worker):
     assert not worker.has_spoken
-    worker.send(Warned("UserWarning", "hm"))
+    worker.send(EnvWarned("UserWarning", "hm"))
     assert worker.has_spoken
     worker.has_spoken = False
     worker.leave(Stepped(1))

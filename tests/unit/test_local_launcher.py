@@ -7,6 +7,7 @@ import time
 import pytest
 
 from clusterenv import children as child_processes
+from clusterenv.bounded_log import BoundedLog
 from clusterenv.launchers import in_process, local
 from clusterenv.launchers.base import Order, Status
 
@@ -15,7 +16,7 @@ class Restless:
     """A host that is replaced by another in the middle of the question how it is."""
 
     def __init__(self, change):
-        self._change = change
+        self._change, self.log = change, BoundedLog.open(None)
 
     def how_it_ended(self):
         self._change()

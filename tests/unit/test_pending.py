@@ -1,5 +1,7 @@
 """Requests meet their answers slot by slot; a bad answer changes nothing."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -149,6 +151,13 @@ def test_who_does_not_answer_in_time_is_overdue():
     pending = pending_with(step(1, 0))
     assert not pending.is_overdue(60.0, 10.0)
     assert pending.is_overdue(-60.0, 10.0)
+
+
+def test_what_was_asked_while_a_worker_was_replaced_may_take_longer():
+    pending = pending_with(step(1, 0))
+    later, earlier = time.monotonic() + 60, time.monotonic() - 60
+    assert not pending.is_overdue(-60.0, 10.0, staffed_at=later, more_s=100.0)
+    assert pending.is_overdue(-60.0, 10.0, staffed_at=earlier, more_s=100.0)
 
 
 def test_a_fragment_may_take_as_long_as_all_of_its_steps():

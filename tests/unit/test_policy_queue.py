@@ -137,6 +137,25 @@ def test_a_worker_may_get_its_next_fragment_before_it_is_done():
     assert begin(queue, [own]) == [(own, waiting(collect(number))) for number in (2, 3)]
 
 
+def ahead(number):
+    return Collect(number, (0, 1), 5, Newest(1, number), ahead=True)
+
+
+def test_what_is_asked_for_ahead_is_due_at_once_even_where_fragments_are_not():
+    queue, own = PolicyQueue(PaperWeights(), ahead=False), worker(0, ahead(1))
+    queue.add(own, waiting(ahead(2)))
+    queue.add(own, waiting(collect(3)))
+    assert begin(queue, [own]) == [(own, waiting(ahead(2)))]
+
+
+def test_all_workers_begin_with_a_request_before_weights_are_pulled_for_the_next():
+    queue, staff = PolicyQueue(PaperWeights(ahead(2)), ahead=False), [worker(0), worker(1)]
+    for one in staff:
+        queue.add(one, waiting(ahead(1)))
+        queue.add(one, waiting(ahead(2)))
+    assert begin(queue, staff) == [*((one, waiting(ahead(1))) for one in staff), WANTED]
+
+
 @pytest.mark.parametrize("request_", [act(), evaluate(), Call(1, (0,), "render", b"")], ids=str)
 def test_a_worker_with_anything_else_to_do_is_free(request_):
     queue, own = PolicyQueue(PaperWeights(), ahead=False), worker(0, request_)
@@ -162,12 +181,3 @@ def test_what_a_lost_worker_was_to_do_is_given_back():
     assert queue.forget(lost) == [waiting(collect(1)), waiting(collect(2))]
     assert queue.forget(lost) == []
     assert begin(queue, [lost, other]) == [(other, waiting(collect(1)))]
-
-
-def test_everything_can_be_given_back():
-    queue, staff = PolicyQueue(PaperWeights(), ahead=False), [worker(0), worker(1)]
-    for one in staff:
-        queue.add(one, waiting(collect(1), slots=(one.index,)))
-    assert [what.slots for what in queue.clear()] == [(0,), (1,)]
-    assert not queue.is_waiting
-    assert begin(queue, staff) == []

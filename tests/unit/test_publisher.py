@@ -76,6 +76,29 @@ def test_equal_weights_are_no_version(make_publisher, ledger):
     assert len(ledger.versions) == 1
 
 
+def test_a_policy_that_comes_back_after_another_one_is_known_by_its_id(make_publisher):
+    publisher = make_publisher()
+    trained, evaluated, third = PaperPolicy("trained"), PaperPolicy("evaluated"), PaperPolicy("3rd")
+    for policy, policy_id in [(trained, 1), (evaluated, 2), (trained, 1), (evaluated, 2)]:
+        version = publisher.publish(policy)
+        assert publisher.news() == Newest(policy_id, version)
+    # Each change is one all the same: no rows of the policy before are believed.
+    assert [publisher.policy_of(version) for version in range(1, 5)] == [1, 2, 3, 4]
+    publisher.publish(third)
+    assert publisher.news().policy_id == 3
+    publisher.publish(trained)
+    assert publisher.news().policy_id == 4
+
+
+def test_a_policy_that_comes_back_with_another_layout_is_a_new_one(make_publisher):
+    publisher, policy = make_publisher(), PaperPolicy("first")
+    publisher.publish(policy)
+    publisher.publish(PaperPolicy("second"))
+    policy.arrays = {"b": np.zeros(3)}
+    publisher.publish(policy)
+    assert publisher.news().policy_id == 3
+
+
 def test_another_policy_object_is_introduced_with_a_version_of_its_own(make_publisher):
     publisher, first, second = make_publisher(), PaperPolicy("first"), PaperPolicy("second")
     publisher.publish(first)
@@ -267,3 +290,33 @@ def test_the_ledger_has_the_bytes_of_the_weights_as_encoded(make_publisher, ledg
     (record,) = ledger.pulls
     assert record.bytes == len(encoded.weights) == 2000
     assert ledger.shared_bytes == 0
+
+
+def named(version):
+    return PullWanted(1, 0, VERSION, 0.0, version)
+
+
+def test_a_version_that_was_promised_is_handed_over_until_two_others_were(make_publisher):
+    publisher, policy = make_publisher(), PaperPolicy()
+    for _ in range(4):
+        train(policy)
+        publisher.publish(policy)
+        publisher.promise()
+        publisher.promise()
+    assert publisher.hand_over("host-0.0", named(3)).version == 3
+    assert publisher.hand_over("host-0.0", named(4)).version == 4
+    # The next that there is, where that one is gone.
+    assert publisher.hand_over("host-0.0", named(1)).version == 3
+    train(policy)
+    publisher.publish(policy)
+    assert publisher.hand_over("host-0.0", named(0)).version == 5
+
+
+def test_who_wants_a_version_gets_none_of_another_policy(make_publisher):
+    publisher, policy = make_publisher(), PaperPolicy()
+    for _ in range(3):
+        train(policy)
+        publisher.publish(policy)
+        publisher.promise()
+    publisher.publish(PaperPolicy("other"))
+    assert publisher.hand_over("host-0.0", named(1)).version == 2

@@ -3,8 +3,18 @@
 import pytest
 
 from clusterenv.errors import ProtocolError
-from clusterenv.wire.connections import Strangers
-from clusterenv.wire.messages import Built, Hello, Pull, RowsMade, WorkerLost
+from clusterenv.wire.connections import Admission, Strangers
+from clusterenv.wire.messages import (
+    Built,
+    Hello,
+    Leaving,
+    Pull,
+    Ready,
+    RowsMade,
+    StaffReport,
+    Warned,
+    WorkerLost,
+)
 from clusterenv.wire.rate_limits import RateLimits
 
 HELLO = Hello(3, {"python": "3.11"}, "machine", 1, 2, "pod")
@@ -56,8 +66,8 @@ def test_losses_of_many_workers_are_not():
 
 def test_pulls_of_one_version_without_end_are_refused():
     times = Times()
-    times.say(PULL, 100)
-    with pytest.raises(ProtocolError, match="pulled version 1 more than 100 times"):
+    times.say(PULL, 20)
+    with pytest.raises(ProtocolError, match="pulled version 1 more than 20 times"):
         times.say(PULL)
 
 
@@ -66,6 +76,41 @@ def test_a_pull_of_every_version_is_not():
     for _ in range(1_000):
         times.say(PULL, 2)
         times.newest += 1
+
+
+FLOODS = {
+    "reports of its workers": (StaffReport(()), 1_000),
+    "warnings": (Warned("worker-0.0", "UserWarning", "x"), 5_000),
+}
+
+
+@pytest.mark.parametrize("what", FLOODS)
+def test_what_nobody_asked_for_is_refused_where_it_has_no_end(what):
+    message, most = FLOODS[what]
+    times = Times()
+    times.say(message, most)
+    with pytest.raises(ProtocolError, match=f"more than {most} {what} at once"):
+        times.say(message)
+    times.now += 1.0
+    times.say(message, most // 100)
+
+
+@pytest.mark.parametrize("message", [Ready(1), Leaving("soon"), StaffReport(())])
+def test_reports_of_any_kind_are_counted_together(message):
+    times = Times()
+    times.say(Ready(1), 999)
+    times.say(message)
+    with pytest.raises(ProtocolError):
+        times.say(message)
+
+
+def test_answers_that_are_too_late_are_few():
+    times = Times()
+    for _ in range(10_000):
+        times.limits.late("host-0.0")
+    with pytest.raises(ProtocolError, match="too late"):
+        times.limits.late("host-0.0")
+    times.limits.late("host-1.0")
 
 
 def test_answers_are_not_counted():
@@ -98,7 +143,7 @@ def test_who_is_forgotten_starts_anew():
     times = Times()
     for _ in range(2):
         times.say(HELLO, 100)
-        times.say(PULL, 100)
+        times.say(PULL, 20)
         times.say(LOST, 1_000)
         times.limits.forget("host-0.0")
 
@@ -113,3 +158,34 @@ def test_the_oldest_stranger_goes_where_there_are_too_many():
     strangers.left(1)
     assert strangers.came(261, more=4) is None
     assert strangers.came(262, more=4) == 2
+
+
+# Connections with one key.
+
+
+def test_one_connection_speaks_with_the_key_of_a_host():
+    admission = Admission()
+    assert admission.admits_host(0)
+    assert not admission.admits_host(1)
+
+
+def test_so_many_may_come_with_one_ticket_and_not_more():
+    now = [0.0]
+    admission = Admission(lambda: now[0])
+    admitted = [admission.admits_applicant(0, more=3) for _ in range(100)]
+    assert admitted == [True] * 70 + [False] * 30
+    now[0] += 1.0
+    assert [admission.admits_applicant(0, more=3) for _ in range(3)] == [True, True, False]
+    now[0] += 1_000.0
+    assert admission.admits_applicant(69, more=3)
+    assert not admission.admits_applicant(70, more=3)
+
+
+def test_whoever_was_refused_is_remembered_but_not_for_ever():
+    admission = Admission()
+    admission.refuse(b"first")
+    assert admission.is_refused(b"first")
+    assert not admission.is_refused(b"other")
+    for number in range(10_000):
+        admission.refuse(number.to_bytes(5))
+    assert not admission.is_refused(b"first")

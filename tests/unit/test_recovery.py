@@ -40,11 +40,11 @@ class PaperAsking:
     """Keeps what is asked."""
 
     def __init__(self):
-        self.last, self.asked = 100, []
+        self.last_number, self.asked = 100, []
 
     def new_number(self):
-        self.last += 1
-        return self.last
+        self.last_number += 1
+        return self.last_number
 
     def ask(self, request):
         self.asked.append(request)
@@ -244,7 +244,7 @@ def test_a_reset_that_is_void_is_repeated_with_its_seeds_and_options(mode):
     reset = Reset(3, (1, 2, 3, 4), 42, seeds, b"options", together=False)
     assert scene.recovery.lost((2, 3), [void(reset, (2, 3))]) == []
     (again,) = scene.asking.asked
-    assert again.request == scene.asking.last > reset.request
+    assert again.request == scene.asking.last_number > reset.request
     assert again.slots == (2, 3)
     assert seeds_of(again) == [None, 2**70]
     assert (again.run_seed, again.options, again.together) == (42, b"options", False)
@@ -270,6 +270,16 @@ def test_a_reset_within_a_step_still_reports_the_first_loss_when_it_is_repeated(
     assert again.reports_loss
     assert seeds_of(again) == seeds_of(reset)
     assert scene.infos()["_env_lost"].tolist() == [False, True] + [False] * 4
+
+
+def test_of_a_reset_and_the_step_after_it_the_step_tells_of_the_loss():
+    scene = Scene(NEXT_STEP)
+    reset = Reset(3, (0, 1), 42)
+    scene.recovery.lost((0, 1), [void(reset, (0, 1)), void(step((1,)), (1,))])
+    assert scene.resets() == [(0,)]
+    assert is_reported(scene, 1)
+    assert scene.recovery.deal_with_lost((1,)) == []
+    assert scene.resets() == [(1,)]
 
 
 def test_two_workers_that_are_lost_within_one_reset_are_each_reset_again():
@@ -331,6 +341,70 @@ def test_a_loss_that_was_not_reported_yet_is_reported_before_the_slot_starts_ove
     assert scene.resets() == []
     assert scene.recovery.deal_with_lost((0, 1)) == [0]
     assert scene.resets() == [(1,)]
+
+
+def test_a_slot_whose_reset_is_repeated_does_not_start_over_again_for_its_fragment():
+    scene = Scene(NEXT_STEP)
+    scene.recovery.lost((1, 2), [void(collect(), (1, 2)), void(Reset(3, (2,), 42), (2,))])
+    assert scene.resets() == [(2,)]
+    assert list(scene.recovery.deal_with_lost((2, 3))) == [2, 3]
+    scene.recovery.restart_lost((1, 2))
+    assert scene.resets() == [(1,)]
+
+
+# Asked for in vain, since the env was lost before.
+
+
+def test_a_fragment_that_was_asked_for_before_the_loss_was_heard_of_starts_nothing_over():
+    scene = Scene(NEXT_STEP)
+    first, second = (Collect(number, (1, 2), 5, NEWEST) for number in (98, 99))
+    scene.recovery.lost((1, 2), [void(first, (1, 2))])
+    scene.recovery.restart_lost((1, 2))
+    assert scene.resets() == [(1, 2)]
+    assert scene.recovery.lost((1, 2), [void(second, (1, 2))], in_vain=True) == [
+        void(second, (1, 2))
+    ]
+    scene.recovery.restart_lost((1, 2))
+    assert scene.resets() == []
+    assert not scene.recovery.has_lost_slots
+
+
+def test_a_fragment_that_was_asked_for_later_tells_of_a_loss_that_nobody_heard_of():
+    scene = Scene(NEXT_STEP)
+    scene.recovery.lost((1, 2), [])
+    scene.recovery.restart_lost((1, 2))
+    scene.resets()
+    later = Collect(scene.asking.new_number(), (1, 2), 5, NEWEST)
+    scene.recovery.lost((1, 2), [void(later, (1, 2))], in_vain=True)
+    scene.recovery.restart_lost((1, 2))
+    assert scene.resets() == [(1, 2)]
+
+
+@pytest.mark.parametrize("is_heard_of", [True, False])
+def test_a_step_in_vain_is_answered_by_the_loss_and_that_is_reported_once(is_heard_of):
+    scene = Scene(NEXT_STEP)
+    if is_heard_of:
+        scene.recovery.lost((1, 2), [])
+    scene.recovery.lost((1, 2), [void(step(), (1, 2))], in_vain=True)
+    assert scene.ready == [1, 2]
+    assert all(is_reported(scene, slot) for slot in (1, 2))
+    scene.infos()
+    scene.recovery.deal_with_lost(range(NUM_ENVS))
+    assert scene.infos() == {}
+    assert scene.resets() == [(1, 2)]
+
+
+def test_a_step_in_vain_is_answered_by_the_reset_that_is_on_its_way():
+    """Else its row would say at once that the env was lost and that an episode begins."""
+    scene = Scene(NEXT_STEP)
+    reset = Reset(98, (1, 2), 7)
+    scene.recovery.lost((1, 2), [void(reset, (1, 2))])
+    assert scene.resets() == [(1, 2)]
+    # Slots for which a reset is under way are not among those that are lost.
+    scene.recovery.lost((), [void(step(), (1, 2))], in_vain=True)
+    assert scene.ready == []
+    assert scene.infos() == {}
+    assert not scene.recovery.has_lost_slots
 
 
 # Lost within anything else.

@@ -1,15 +1,25 @@
 """What the head knows of one host: its life is a table, and what it says of itself is checked."""
 
+import math
+import time
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
 from clusterenv.errors import ProtocolError
-from clusterenv.head.remote_host import RemoteHost, State
+from clusterenv.head import remote_host
+from clusterenv.head.remote_host import HostState, RemoteHost
 from clusterenv.protocol.requests import Call, Newest, Step
-from clusterenv.wire.messages import Abandon, Announce, Hello, Staff, WorkerState
+from clusterenv.wire.messages import Abandon, Announce, Hello, StaffReport, WorkerReport
 
-WHOLE_LIFE = [State.HERE, State.BUILDING, State.BUILT, State.LAYING_OUT, State.READY]
+WHOLE_LIFE = [
+    HostState.HERE,
+    HostState.BUILDING,
+    HostState.BUILT,
+    HostState.LAYING_OUT,
+    HostState.READY,
+]
 
 
 class PaperDriver:
@@ -26,13 +36,16 @@ class PaperDriver:
     def __exit__(self, *_):
         self.is_driven -= 1
 
+    def expect(self, num_rows):
+        pass
+
     def send(self, host, message, frames=()):
         assert self.is_driven
         self.sent.append((host, message))
         return True
 
 
-def a_host(state=State.READY, workers=2):
+def a_host(state=HostState.READY, workers=2):
     host = RemoteHost(3, PaperDriver(), 0.0)
     host.slots = range(4, 8)
     for one in WHOLE_LIFE[: WHOLE_LIFE.index(state) + 1] if state in WHOLE_LIFE else []:
@@ -50,26 +63,44 @@ def sent_by(host):
 
 def test_a_life_goes_from_state_to_state():
     host = RemoteHost(0, PaperDriver(), 0.0)
-    for state in [*WHOLE_LIFE, State.BUILDING, State.BUILT, State.LOST]:
+    for state in [*WHOLE_LIFE, HostState.BUILDING, HostState.BUILT, HostState.LOST]:
         host.become(state)
         assert host.state is state
 
 
-@pytest.mark.parametrize("state", [State.ORDERED, *WHOLE_LIFE])
+@pytest.mark.parametrize("state", [HostState.ORDERED, *WHOLE_LIFE])
 def test_a_host_can_be_lost_at_any_time(state):
     host = a_host(state)
-    host.become(State.LOST)
-    for other in State:
+    host.become(HostState.LOST)
+    for other in HostState:
         with pytest.raises(ProtocolError):
             host.become(other)
 
 
-MAY_FOLLOW = {*pairwise([State.ORDERED, *WHOLE_LIFE])}
+MAY_FOLLOW = {*pairwise([HostState.ORDERED, *WHOLE_LIFE])}
 # Slots may be dealt anew at any time once it is there.
-MAY_FOLLOW |= {(state, State.BUILDING) for state in WHOLE_LIFE}
+MAY_FOLLOW |= {(state, HostState.BUILDING) for state in WHOLE_LIFE}
 
 
-@pytest.mark.parametrize("state", [State.ORDERED, *WHOLE_LIFE])
+def test_who_is_too_late_may_get_slots_again():
+    for state in (HostState.BUILDING, HostState.BUILT, HostState.LAYING_OUT):
+        host = a_host(state)
+        for following in (HostState.LATE, HostState.SPARE, HostState.BUILDING):
+            host.become(following)
+
+
+@pytest.mark.parametrize("state", [HostState.LATE, HostState.SPARE])
+@pytest.mark.parametrize("following", [HostState.HERE, HostState.BUILT, HostState.READY])
+def test_who_is_too_late_can_do_nothing_else(state, following):
+    host = a_host(HostState.BUILDING)
+    host.become(HostState.LATE)
+    if state is HostState.SPARE:
+        host.become(state)
+    with pytest.raises(ProtocolError):
+        host.become(following)
+
+
+@pytest.mark.parametrize("state", [HostState.ORDERED, *WHOLE_LIFE])
 @pytest.mark.parametrize("following", WHOLE_LIFE)
 def test_no_state_is_left_out_or_said_twice(state, following):
     host = a_host(state)
@@ -91,10 +122,10 @@ def test_a_host_that_is_ready_is_asked_at_once():
 
 
 def test_what_a_host_is_asked_before_it_is_ready_waits():
-    host = a_host(State.LAYING_OUT)
+    host = a_host(HostState.LAYING_OUT)
     host.ask(call := Call(1, (4,), "render", b""))
     assert sent_by(host) == []
-    host.become(State.READY)
+    host.become(HostState.READY)
     with host._driver:
         host.send_held_back()
     assert sent_by(host) == [call]
@@ -117,12 +148,12 @@ def test_where_nothing_was_asked_no_epoch_ends():
 
 
 def test_a_host_that_is_not_ready_yet_gets_ready_although_its_work_was_abandoned():
-    host = a_host(State.LAYING_OUT)
+    host = a_host(HostState.LAYING_OUT)
     host.ask(Step(1, (4, 5)))
     assert host.abandon() == {4, 5}
     # What it says about being ready is still wanted.
     assert host.is_current(0)
-    host.become(State.READY)
+    host.become(HostState.READY)
     with host._driver:
         host.send_held_back()
     assert sent_by(host) == []
@@ -134,10 +165,26 @@ def test_an_epoch_that_has_not_begun_is_a_lie():
 
 
 def test_news_are_for_hosts_that_are_ready():
-    for state, expected in [(State.BUILT, []), (State.READY, [Announce(Newest(1, 2))])]:
+    for state, expected in [(HostState.BUILT, []), (HostState.READY, [Announce(Newest(1, 2))])]:
         host = a_host(state)
         host.announce(Newest(1, 2))
         assert sent_by(host) == expected
+
+
+def test_what_it_did_before_its_slots_were_dealt_anew_counts_and_building_does_not(monkeypatch):
+    clock = SimpleNamespace(now=10.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(remote_host, "time", clock)
+    host = a_host()
+    with host._driver:
+        host.send_held_back()
+        clock.now = 100.0
+        host.become(HostState.BUILDING)
+        assert host.worked_s(500.0) == 90.0
+        for state in (HostState.BUILT, HostState.LAYING_OUT, HostState.READY):
+            host.become(state)
+        clock.now = 500.0
+        host.send_held_back()
+    assert host.worked_s(510.0) == 100.0
 
 
 # What it says of itself.
@@ -145,29 +192,38 @@ def test_news_are_for_hosts_that_are_ready():
 
 def test_the_next_host_in_its_place_has_its_slots_and_its_budget():
     host = a_host()
-    assert host.may_restart(1, 0.0)
     following = host.successor(5.0)
     assert (following.name, following.slots) == ("host-3.1", range(4, 8))
-    assert not following.may_restart(1, 30.0)
-    assert following.may_restart(1, 61.0)
+    assert following.restarts is host.restarts
 
 
 def worker(first=4, count=2, name="worker-0.0", state="ready"):
-    return WorkerState(name, 1, state, first, count, 0)
+    return WorkerReport(name, 1, state, first, count, 0)
 
 
 def test_its_workers_are_as_it_says():
     host = a_host()
-    host.note_staff(Staff((worker(), worker(6, name="worker-1.0"))))
+    host.note_staff(StaffReport((worker(), worker(6, name="worker-1.0"))))
     assert [(one.name, one.slots) for one in host.workers] == [
         ("worker-0.0", range(4, 6)),
         ("worker-1.0", range(6, 8)),
     ]
 
 
+def test_it_knows_since_when_all_its_workers_are_ready():
+    host, begun = a_host(), time.monotonic()
+    host.note_staff(StaffReport((worker(), worker(6, state="starting"))))
+    assert host.staffed_at == math.inf
+    host.note_staff(StaffReport((worker(), worker(6))))
+    first = host.staffed_at
+    assert begun <= first <= time.monotonic()
+    host.note_staff(StaffReport((worker(), worker(6))))
+    assert host.staffed_at == first
+
+
 def test_it_has_no_more_workers_than_it_came_with():
     with pytest.raises(ProtocolError, match="3 workers; it has 2"):
-        a_host().note_staff(Staff((worker(),) * 3))
+        a_host().note_staff(StaffReport((worker(),) * 3))
 
 
 @pytest.mark.parametrize(
@@ -176,13 +232,13 @@ def test_it_has_no_more_workers_than_it_came_with():
 )
 def test_slots_of_its_workers_are_its_own(first, count, own):
     host = a_host()
-    host.note_staff(Staff((worker(first, count),)))
+    host.note_staff(StaffReport((worker(first, count),)))
     assert list(host.workers[0].slots) == own
 
 
 def test_texts_that_it_says_are_short():
     host = a_host()
-    host.note_staff(Staff((worker(name="n" * 9_999, state="s" * 9_999),)))
+    host.note_staff(StaffReport((worker(name="n" * 9_999, state="s" * 9_999),)))
     host.note_leaving("x" * 9_999)
     assert max(len(host.workers[0].name), len(host.workers[0].state), len(host.leaving)) <= 300
 

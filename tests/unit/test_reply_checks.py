@@ -1,12 +1,12 @@
-"""What a policy did elsewhere fits the spaces, the versions, and what it did on other hosts."""
+"""What a policy did elsewhere fits the spaces, the versions, and what it does at the head."""
 
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
 from clusterenv.errors import ProtocolError
-from clusterenv.protocol.fragments import FragmentPart
-from clusterenv.protocol.requests import Call, Collect, Evaluate, Newest, SetAttr
+from clusterenv.protocol.fragments import FragmentPart, kinds_of
+from clusterenv.protocol.requests import Call, Collect, CountTime, Evaluate, Newest, SetAttr
 from clusterenv.wire.reply_checks import ReplyChecks, check_values
 
 OBSERVATION = Dict(image=Box(0, 255, (2, 2), np.uint8), speed=Box(-1.0, 1.0, (), np.float32))
@@ -22,6 +22,8 @@ class Published:
 
     def policy_of(self, version):
         return 1 if version < 3 else 2
+
+    policy_id_of = policy_of
 
 
 CHECKS = ReplyChecks(OBSERVATION, ACTION, Published())
@@ -128,32 +130,77 @@ def test_a_policy_acts_that_is_no_older_than_the_one_asked_for():
         CHECKS.check_part(part(2))
 
 
-# What is joined.
+# What the policy makes at the head.
 
 
-def test_fragments_of_one_policy_fit_together_whatever_their_size():
-    assert CHECKS.fits(part(3), part(5, SLOTS[:1], count=1, ends=0))
+class Own:
+    """The second policy makes what `arrays` has; the first cannot act here."""
+
+    def __init__(self):
+        self.kinds = kinds_of(arrays())
+        for name in [name for name in self.kinds if not name.startswith(POLICYS)]:
+            del self.kinds[name]
+
+    def knows(self, policy_id):
+        return policy_id == 2
+
+    def kinds_of(self, policy_id, observe):
+        assert all(len(leaf) == len(SLOTS) for leaf in observe())
+        return self.kinds if policy_id == 2 else None
+
+
+POLICYS = ("actions/", "outputs/", "distribution/", "state/", "last_values", "finals/values")
+STRICT = ReplyChecks(OBSERVATION, ACTION, Published(), Own())
+
+
+def test_what_the_policy_makes_here_too_is_believed():
+    STRICT.check_part(part())
+    STRICT.check_part(part(5, ends=0))
 
 
 MISFITS = {
     "without an output": {"distribution/logits": None},
     "with one more": {"outputs/x": np.zeros((NUM_STEPS, 3))},
     "of another shape": {"distribution/logits": np.zeros((NUM_STEPS, 3, 5))},
-    "of another dtype": {"outputs/value": np.zeros((NUM_STEPS, 3))},
-    "actions of another dtype": {"actions/0": np.zeros((NUM_STEPS, 3, 3), "<M8[s]")},
+    "of another dtype": {"outputs/value": np.zeros((NUM_STEPS, 3), np.int64)},
+    "times": {"outputs/value": np.zeros((NUM_STEPS, 3), "<M8[s]")},
+    "of the other byte order": {"outputs/value": np.zeros((NUM_STEPS, 3), ">f4")},
+    "longer than any float of the user's": {"outputs/value": np.zeros((NUM_STEPS, 3), "<f16")},
+    "actions of another dtype": {"actions/1": np.zeros((NUM_STEPS, 3))},
     "without values": dict.fromkeys(("last_values", "finals/values")),
     "another state": {"state/": np.zeros((3, 9))},
+    "one more state": {"state/x": np.zeros((3, 9))},
 }
 
 
 @pytest.mark.parametrize("changes", MISFITS.values(), ids=MISFITS)
-def test_fragments_with_other_outputs_do_not_fit_together(changes):
-    assert not CHECKS.fits(part(), part(**changes))
-    assert not CHECKS.fits(part(**changes), part())
+def test_what_the_policy_does_not_make_here_is_refused_whoever_else_says_so(changes):
+    with pytest.raises(ProtocolError):
+        STRICT.check_part(part(**changes))
 
 
-def test_fragments_of_different_policies_need_not_fit_together():
-    assert CHECKS.fits(part(), part(1, **{"distribution/logits": None}))
+@pytest.mark.parametrize("changes", MISFITS.values(), ids=MISFITS)
+def test_of_a_policy_that_cannot_act_here_nobody_knows_better(changes):
+    STRICT.check_part(part(1, asked=Newest(1, 2), **changes))
+
+
+def test_a_float_of_another_length_becomes_the_heads_own():
+    given = part(**{"outputs/value": np.full((NUM_STEPS, 3), 0.1)})
+    STRICT.check_part(given)
+    assert given.arrays["outputs/value"].dtype == np.float32
+    assert np.allclose(given.arrays["outputs/value"], 0.1)
+
+
+def test_truth_values_are_0_or_1():
+    odd = np.full((NUM_STEPS, 3), 2, np.uint8).view(bool)
+    with pytest.raises(ProtocolError, match="truth values"):
+        CHECKS.check_part(part(terminated=odd))
+
+
+@pytest.mark.parametrize("action", [-1, 4, 2**62])
+def test_actions_of_a_fragment_are_in_the_action_space(action):
+    with pytest.raises(ProtocolError, match="not in the action space"):
+        CHECKS.check_part(part(**{"actions/1": np.full((NUM_STEPS, 3), action)}))
 
 
 # Single steps.
@@ -166,12 +213,16 @@ def acted(count=3, acts=3, **changes):
     return {name: value for name, value in (said | changes).items() if value is not None}
 
 
-def check(said, others=()):
-    CHECKS.check_acted(said, 3, ASKED, others)
+def check(said, checks=None):
+    def observe():
+        return [np.zeros((3, 2, 2), np.uint8), np.zeros(3, np.float32)]
+
+    (checks or CHECKS).check_acted(said, 3, ASKED, observe)
 
 
 def test_what_a_policy_did_is_believed():
-    check(acted(), [acted(), acted(1, acts=5)])
+    check(acted())
+    check(acted(value=np.zeros(3, np.float32), log_prob=None), STRICT)
 
 
 ACTED_LIES = {
@@ -203,16 +254,37 @@ ACTED_LIES = {
 @pytest.mark.parametrize("said", ACTED_LIES.values(), ids=ACTED_LIES)
 def test_what_no_policy_can_have_done_is_refused(said):
     with pytest.raises(ProtocolError):
-        check(said, [acted()])
+        check(said)
 
 
-@pytest.mark.parametrize(
-    "said", [acted(log_prob=None), acted(x=np.zeros(3)), acted(log_prob=np.zeros((3, 2)))]
-)
-def test_a_step_whose_outputs_differ_from_those_of_others_is_refused(said):
+VALUE = np.zeros(3, np.float32)
+OTHER_STEPS = {
+    "without an output": acted(log_prob=None),
+    "with another": acted(),
+    "with one more": acted(value=VALUE),
+    "of another shape": acted(log_prob=None, value=np.zeros((3, 2), np.float32)),
+    "of another dtype": acted(log_prob=None, value=np.zeros(3, np.int64)),
+    "actions of another dtype": acted(
+        log_prob=None, value=VALUE, action={**acted()["action"], "mode": np.zeros(3)}
+    ),
+}
+
+
+@pytest.mark.parametrize("said", OTHER_STEPS.values(), ids=OTHER_STEPS)
+def test_a_step_with_outputs_that_the_policy_does_not_have_here_is_refused(said):
     check(said)
-    with pytest.raises(ProtocolError, match="than those of others"):
-        check(said, [acted()])
+    with pytest.raises(ProtocolError):
+        check(said, STRICT)
+
+
+def test_one_policy_acts_in_a_step():
+    class Both(Published):
+        def policy_of(self, version):
+            return version
+
+    checks = ReplyChecks(OBSERVATION, ACTION, Both())
+    with pytest.raises(ProtocolError, match="two policies"):
+        check(acted(version=np.array([3, 4, 3])), checks)
 
 
 # Values.
@@ -246,8 +318,50 @@ def test_setting_attributes_returns_nothing():
 
 
 @pytest.mark.parametrize(
-    "played", [None, [], [EPISODE] * 2, [None], [(1.0,)], [("1.0", 5)], [(1.0, 5.0)]]
+    "played",
+    [
+        None,
+        [],
+        [EPISODE] * 2,
+        [None],
+        [(1.0,)],
+        [("1.0", 5)],
+        [(1.0, 5.0)],
+        [(1.0, True)],
+        [(1.0, -1)],
+        [(1.0, 2**70)],
+        [(np.float64(1.0), np.int64(5))],
+        [[1.0, 5, 5]],
+    ],
 )
 def test_an_evaluation_has_as_many_episodes_as_were_asked_for(played):
     with pytest.raises(ProtocolError, match="without 1 episodes of slot 4"):
         check_values(EVALUATE, (4,), [played])
+
+
+SECONDS = {"idle": 1.0, "behind": 0.5, "env": 0.0}
+
+
+@pytest.mark.parametrize("values", [[], [{}], [SECONDS, SECONDS], [None, SECONDS]])
+def test_seconds_of_workers_are_believed(values):
+    check_values(CountTime(1, (4, 5), False), (4, 5), values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        None,
+        7,
+        "ab",
+        [7],
+        [{"idle": 1.0}],
+        [{**SECONDS, 5: 1.0}],
+        [{**SECONDS, "env": -1.0}],
+        [{**SECONDS, "env": float("nan")}],
+        [{**SECONDS, "env": float("inf")}],
+        [{**SECONDS, "env": "x"}],
+    ],
+)
+def test_what_are_no_seconds_is_refused(values):
+    with pytest.raises(ProtocolError, match="no seconds"):
+        check_values(CountTime(1, (4, 5), False), (4, 5), values)

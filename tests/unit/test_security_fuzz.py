@@ -32,11 +32,11 @@ from clusterenv.wire.messages import (
     Ready,
     RequestFailed,
     RowsMade,
-    Staff,
+    StaffReport,
     ValuesMade,
     Warned,
     WorkerLost,
-    WorkerState,
+    WorkerReport,
 )
 from clusterenv.wire.messages import decode_from_host as decode
 from clusterenv.wire.rate_limits import RateLimits
@@ -52,7 +52,7 @@ SAID = [
     Built(1, ((2, PACKED),)),
     Ready(1),
     CannotStart("text", RAISED, "where"),
-    Staff((WorkerState("worker-0.0", 7, "ready", 0, 2, 0),)),
+    StaffReport((WorkerReport("worker-0.0", 7, "ready", 0, 2, 0),)),
     Leaving("soon"),
     RowsMade(1, (0, 1), (Extra((0, 1), PACKED, PACKED, PACKED),)),
     ValuesMade(1, 2, (0, 1), PACKED),
@@ -191,6 +191,11 @@ def test_what_is_wrong_is_told_in_few_words():
     with pytest.raises(ProtocolError) as caught:
         unpack(msgspec.msgpack.encode(["str", b"\xff" * MILLION]), allow_pickle=False)
     assert len(str(caught.value)) < 1_000
+
+
+def test_no_error_about_a_peer_is_longer_than_a_paragraph():
+    assert len(str(ProtocolError("x" * 400 * MILLION))) < 2_000
+    assert len(str(ProtocolError.of(ProtocolError("x" * MILLION)))) < 2_000
 
 
 def test_a_space_that_is_larger_than_its_description_is_refused():

@@ -56,7 +56,7 @@ class PaperFleet:
         for place, event in reported:
             yield self.hosts[place], event
 
-    def check_acted(self, rows, acted, others):
+    def check_acted(self, rows, acted):
         pass
 
     def blame(self, host, event, error):
@@ -258,7 +258,6 @@ def test_what_a_policy_did_is_joined_by_slot(scene):
     said = scene.session.take_acted()
     assert said["action"].tolist() == [0, 1, 2, 3]
     assert said["version"].tolist() == [1, 1, 1, 1]
-    assert scene.session.take_acted() == {}
 
 
 def test_the_divergence_is_measured_on_what_the_policy_acted_on(scene):
@@ -291,7 +290,7 @@ def test_after_a_loss_it_is_measured_on_what_the_others_act_on_now(scene):
 def test_fragments_wait_until_they_are_taken_and_are_looked_at(scene):
     part = fragment((0, 1))
     scene.hear((0, part))
-    assert scene.session.fragments == [part]
+    assert scene.session.fragments.waiting == [part]
     assert scene.drift.fragments == [("host-0.0", part)]
 
 
@@ -300,7 +299,7 @@ def test_fragments_that_nobody_wants_are_released(scene):
     scene.hear((0, fragment((0, 1), released)), (1, fragment((2, 3), released)))
     scene.session.abandon()
     assert released == [(0, 1), (2, 3)]
-    assert scene.session.fragments == []
+    assert scene.session.fragments.waiting == []
 
 
 # Losses.
@@ -341,7 +340,7 @@ def test_a_reset_within_a_step_still_says_that_the_env_was_lost():
 def test_fragments_that_will_not_come_are_told(scene):
     voided = Voided(Collect(1, SLOTS, 5, Newest(1, 1)), (0, 1))
     scene.hear((0, Lost((0, 1), "exit code 1", "obituary", (voided,))))
-    assert scene.session.uncollected == [voided]
+    assert scene.session.fragments.take_missing() == [voided]
 
 
 @pytest.mark.parametrize("request_", [call(), SetAttr(1, SLOTS, "speed", (b"",) * 4)], ids=str)
@@ -379,7 +378,18 @@ def test_slots_of_a_host_that_is_gone_start_over_on_the_others(scene):
     assert sorted(scene.session.ready) == [0, 1, 2]
     assert scene.session.batch.truncated.tolist() == [True, True, True, False]
     assert released == [(2, 3)]
-    assert scene.session.fragments == []
+    assert scene.session.fragments.waiting == []
+
+
+def test_an_env_that_spends_the_restarts_of_two_hosts_is_not_tried_on_a_third(scene):
+    scene.fleet.deal = Deal((0, 1), ())
+    for number, slot in enumerate([0, 1, None, None]):
+        error = f"worker-0.{number} was lost"
+        scene.hear((0, Lost((0, 1), "exit code 1", "obituary", error=error, slot=slot)))
+        scene.session.raise_errors()
+    scene.hear((1, Lost((0, 1), "exit code 1", "obituary", error="slot 1 is to blame", slot=1)))
+    with pytest.raises(WorkerLostError, match="slot 1 is to blame"):
+        scene.session.raise_errors()
 
 
 def test_slots_that_are_dealt_anew_are_lost_to_whoever_waits_for_them(scene):

@@ -14,7 +14,7 @@ from clusterenv.launchers.slurm import jobs as slurm_jobs
 from clusterenv.launchers.slurm.commands import SlurmError, submit
 from clusterenv.launchers.slurm.jobs import SlurmJobs
 from clusterenv.launchers.slurm.keeper import Keeper
-from clusterenv.launchers.slurm.text import Request
+from clusterenv.launchers.slurm.text import JobRequest
 
 
 class Slurm:
@@ -62,7 +62,7 @@ def launch(slurm, tmp_path):
     opened = []
 
     def launch(hosts):
-        jobs = SlurmJobs(Request(), {"MARK": "x"}, tmp_path)
+        jobs = SlurmJobs(JobRequest(), {"MARK": "x"}, tmp_path)
         opened.append((jobs, hosts))
         jobs.start([Order(host, f"keys of {host}".encode()) for host in hosts])
         return jobs
@@ -282,7 +282,7 @@ def test_a_start_that_is_interrupted_knows_which_jobs_it_has(slurm, monkeypatch)
         return slurm.submit(script, env, tell)
 
     monkeypatch.setattr(slurm_jobs, "submit", submit)
-    jobs = SlurmJobs(Request(), {}, None)
+    jobs = SlurmJobs(JobRequest(), {}, None)
     with pytest.raises(KeyboardInterrupt):
         jobs.start([Order("a", b""), Order("b", b"")])
     jobs.stop(["a", "b"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clusterenv.launchers.base import Status
-from clusterenv.launchers.slurm.text import Request, read_end, read_queue, seconds_of
+from clusterenv.launchers.slurm.text import JobRequest, read_end, read_queue, seconds_of
 from tests.integration.polling import eventually
 
 ENDED_JOB = (
@@ -20,7 +20,7 @@ def options_of(script):
 
 
 def test_a_job_asks_for_what_the_user_chose():
-    request = Request(
+    request = JobRequest(
         partition="cpu",
         account="lab",
         qos="high",
@@ -52,20 +52,20 @@ def test_a_job_asks_for_what_the_user_chose():
 
 
 def test_what_was_not_chosen_is_left_to_slurm():
-    script = Request().script(None)
+    script = JobRequest().script(None)
     for name in ("partition", "account", "qos", "constraint", "time", "mem", "gpus", "cpus-per"):
         assert f"--{name}" not in script
 
 
 def test_without_a_number_of_cores_a_host_gets_a_whole_node():
-    assert "--exclusive" in options_of(Request().script(None))
-    assert "--exact" not in Request().step_command("host-0.0")
-    some = Request(cpus_per_node=3).step_command("host-0.0")
+    assert "--exclusive" in options_of(JobRequest().script(None))
+    assert "--exact" not in JobRequest().step_command("host-0.0")
+    some = JobRequest(cpus_per_node=3).step_command("host-0.0")
     assert {"--exact", "--cpus-per-task=3", "--job-name=host-0.0"} <= set(some)
 
 
 def test_the_script_becomes_the_host_after_its_setup():
-    request = Request(setup="module load x", command=("image", "python 3"))
+    request = JobRequest(setup="module load x", command=("image", "python 3"))
     *_, log, setup, last = request.script(Path("/logs/a b.log")).splitlines()
     assert "exec >'/logs/a b.log' 2>&1" in log
     assert setup == "module load x"
@@ -77,7 +77,7 @@ def test_the_script_becomes_the_host_after_its_setup():
 def test_the_host_of_a_job_hears_the_signals_of_the_job(tmp_path, name):
     host = f"trap 'echo bye; exit' {name}; echo up; while :; do sleep 0.05; done"
     log = tmp_path / "host.log"
-    script = Request(command=("bash", "-c", host)).script(log)
+    script = JobRequest(command=("bash", "-c", host)).script(log)
     process = subprocess.Popen(["bash", "-c", script], start_new_session=True)
     assert eventually(lambda: log.exists() and log.read_text() == "up\n")
     subprocess.run(["kill", f"-{name}", str(process.pid)], check=True)
@@ -86,7 +86,7 @@ def test_the_host_of_a_job_hears_the_signals_of_the_job(tmp_path, name):
 
 
 def test_a_log_folder_that_a_node_does_not_have_is_no_reason_to_fail():
-    script = Request(command=("echo", "works")).script(Path("/nowhere/at/all/h.log"))
+    script = JobRequest(command=("echo", "works")).script(Path("/nowhere/at/all/h.log"))
     assert subprocess.check_output(["bash", "-c", script], text=True) == "works\n"
 
 
@@ -107,7 +107,7 @@ def test_time_limits_are_read_as_slurm_reads_them(text, seconds):
 
 @pytest.mark.parametrize(("limit", "notice"), [(None, 60), ("60", 60), ("2", 30), ("1", 15)])
 def test_short_jobs_get_short_notice(limit, notice):
-    options = options_of(Request(time_limit=limit).script(None))
+    options = options_of(JobRequest(time_limit=limit).script(None))
     assert f"--signal=B:USR1@{notice}" in options
 
 
@@ -124,7 +124,7 @@ def test_short_jobs_get_short_notice(limit, notice):
 )
 def test_what_makes_no_sense_is_refused(wrong, says):
     with pytest.raises(ValueError, match=says):
-        Request(**wrong)
+        JobRequest(**wrong)
 
 
 def test_the_queue_says_who_waits_and_why():

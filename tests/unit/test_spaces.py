@@ -5,11 +5,17 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector.utils import create_empty_array
+from gymnasium.vector.utils import batch_space, create_empty_array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterenv.plain.spaces import join_leaves, leaves_of, space_from_plain, space_to_plain
+from clusterenv.plain.spaces import (
+    batch_large,
+    join_leaves,
+    leaves_of,
+    space_from_plain,
+    space_to_plain,
+)
 from clusterenv.plain.values import pack, unpack
 from tests.environments.spaces import ALL_SPACES, CardSpace, UnitBox
 from tests.equality import assert_same
@@ -39,7 +45,7 @@ every_space = pytest.mark.parametrize("name", EVERY_SPACE)
 def travelled(space, name=""):
     trusted = name in NEEDS_PICKLE
     packed = pack(space_to_plain(space), allow_pickle=trusted)
-    return space_from_plain(unpack(packed, allow_pickle=trusted))
+    return space_from_plain(unpack(packed, allow_pickle=trusted), trusted=True)
 
 
 @every_space
@@ -143,6 +149,56 @@ def test_a_space_that_gymnasium_does_not_know_passes_as_itself(space):
 def test_what_describes_no_space_is_refused(plain):
     with pytest.raises(ValueError, match="does not describe a space"):
         space_from_plain(plain)
+
+
+# Large boxes.
+
+
+def described(shape):
+    """A Box in the few words that travel."""
+    kind, name, parts, state = space_to_plain(spaces.Box(0, 255, (2,), np.uint8))
+    return [kind, name, {**parts, "shape": shape}, state]
+
+
+def test_bounds_that_are_all_the_same_are_told_once():
+    small = pack(space_to_plain(spaces.Box(0, 255, (2,), np.uint8)), allow_pickle=False)
+    large = pack(space_to_plain(spaces.Box(0, 255, (999, 999), np.uint8)), allow_pickle=False)
+    assert len(large) < len(small) + 20
+
+
+@pytest.mark.parametrize("other", [1.0, -0.0, np.inf])
+def test_bounds_that_differ_in_a_single_bit_are_told_all(other):
+    low = np.zeros((3, 4))
+    low[1, 2] = other
+    twin = travelled(spaces.Box(low, np.full((3, 4), np.inf), dtype=np.float64))
+    assert twin.low.tobytes() == low.tobytes()
+
+
+def test_a_large_box_equals_what_came_of_it_and_can_be_batched_and_sampled():
+    space = spaces.Box(-1.0, np.inf, (34, 1024, 256))
+    twin = travelled(space)
+    assert twin.low.strides == (0, 0, 0)
+    assert twin == space
+    assert repr(twin) == repr(space)
+    batched = batch_large(twin, 2)
+    assert batched == batch_space(space, 2)
+    assert twin.seed(3) == space.seed(3)
+    assert np.array_equal(twin.sample(), space.sample())
+    assert twin.contains(space.sample())
+
+
+def test_a_small_box_is_batched_as_gymnasium_does():
+    assert batch_large(spaces.Box(0, 1, (3,)), 2) is None
+    assert batch_large(spaces.Discrete(3), 2) is None
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [[1 << 40], [1 << 20, 1 << 20], [-1], [2.0], ["2"], [True], [1] * 65, "2", None, [1 << 70]],
+)
+def test_a_shape_that_nobody_would_have_is_refused(shape):
+    with pytest.raises(ValueError, match=r"is no shape|the most is"):
+        space_from_plain(described(shape))
 
 
 # Leaves.

@@ -16,9 +16,9 @@ from tests.integration.polling import eventually
 INVITATION = Invitation(
     "host-0.0",
     "tcp://a:1",
-    "their key",
-    "our key",
-    "a secret",
+    "their key".ljust(40, "."),
+    "our key".ljust(40, "."),
+    "a secret".ljust(40, "."),
     30.0,
     WorkerLimits(1.0, 2.0, 3.0, 4),
 )

@@ -12,12 +12,13 @@ from gymnasium.vector.utils import iterate
 from clusterenv.head.batch import Batch
 from clusterenv.memory.segments import allocate
 from clusterenv.memory.shared_rows import SharedRows
+from clusterenv.plain.batched_infos import split_infos
 from clusterenv.plain.infos import unpack_infos
 from clusterenv.plain.spaces import leaves_of
 from clusterenv.plain.values import unpack
 from clusterenv.worker.rows import Landing, RowWriter
 from clusterenv.worker.stepper import EnvStepper, UserCodeError
-from clusterenv.worker.vector_stepper import VectorStepper, split_infos
+from clusterenv.worker.vector_stepper import VectorStepper
 from tests.environments.counting import CounterEnv
 from tests.environments.faults import FailingEnv, LooseEnv
 from tests.environments.sampling import SpaceEnv

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import queue
+import socket
 import threading
 
 import msgspec
@@ -62,6 +64,19 @@ def test_each_host_has_its_workers_below_it():
     assert names(table) == ["host-0.0", *below, "host-1.0", *below]
     assert "2 hosts  4 workers  8 envs" in table.title
     assert row(table, 1)["pid"] == "8"
+
+
+def test_losses_are_counted_by_host_and_named_by_reason():
+    reasons = {"exit code 3": 1, "killed by SIGKILL": 7, "a": 1, "b": 1, "c": 1}
+    table = run_table(None, status(host(losses=8), losses_by_reason=reasons))
+    assert row(table)["losses"] == "8"
+    (told,) = [note for note in table.notes if note.startswith("lost: ")]
+    assert told.startswith("lost: 7 times killed by SIGKILL, 1 times exit code 3")
+    assert told.endswith(", 2 times something else")
+
+
+def test_a_run_without_losses_does_not_speak_of_them():
+    assert "lost" not in as_text(run_table(None, status(host())))
 
 
 def test_a_host_that_has_not_come_has_no_machine():
@@ -180,9 +195,63 @@ def test_a_visitor_who_talks_or_hangs_up_does_no_harm(served):
     assert threading.active_count() < 50
 
 
+def test_a_run_knows_whether_somebody_looks(monkeypatch):
+    monkeypatch.setattr("clusterenv.status.channel._WATCHED_S", 0.05)
+    run, told = Run("unit" + os.urandom(4).hex(), os.getpid()), queue.Queue()
+    server = StatusServer("clusterenv status", run, lambda: status(host()), told.put)
+    server.start()
+    assert told.empty()
+    for _ in range(2):
+        assert fetch(run) is not None
+        while not told.get(timeout=20):
+            pass
+        while told.get(timeout=20):
+            pass
+    assert told.empty()
+    server.close()
+    assert not server.is_alive()
+
+
 def test_a_name_that_somebody_else_has_is_no_trouble_for_the_run(served):
     run, _, _ = served
     second = StatusServer("clusterenv status", run, lambda: None)
     second.start()
     second.close()
     assert not second.is_alive()
+
+
+@contextlib.contextmanager
+def answering(run, data):
+    """Somebody of this user who answers for a run with these bytes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(run.address)
+        listener.listen(1)
+
+        def answer():
+            visitor, _ = listener.accept()
+            with visitor, contextlib.suppress(OSError):
+                visitor.sendall(data)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff" * 99, b'{"run": "\xff"}', b"[" * 100_000, b" " * (1 << 26) + b"  "]
+)
+def test_what_is_no_status_is_no_run(data):
+    run = Run("odd", os.getpid())
+    with answering(run, data):
+        assert fetch(run) is None
+
+
+def test_sockets_with_odd_names_are_no_runs():
+    user = os.geteuid()
+    odd = [b"\0clusterenv/%d/odd/\xff\xfe" % user, f"\0clusterenv/{user}/odd/²".encode()]
+    with contextlib.ExitStack() as stack:
+        for name in odd:
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            listener.bind(name)
+        assert "odd" not in {run.id for run in runs()}

@@ -1,6 +1,7 @@
 """What may not be packed or unpacked is refused, with one kind of error."""
 
 import datetime
+from copy import deepcopy
 
 import msgspec
 import numpy as np
@@ -152,3 +153,25 @@ def test_a_dtype_that_holds_objects_is_refused(dtype):
 def test_a_dtype_that_numpy_does_not_know_is_a_protocol_error(dtype):
     with pytest.raises(ProtocolError):
         dtype_of_plain_data(dtype)
+
+
+def nested(levels):
+    value = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_what_is_nested_too_deep_to_be_copied_is_neither_sent_nor_taken_without_trust():
+    deepcopy(unpack(pack(nested(64), allow_pickle=False), allow_pickle=False))
+    with pytest.raises(UntrustedValueError, match="more than 64 levels"):
+        pack(nested(65), allow_pickle=False)
+    with pytest.raises(ProtocolError, match="more than 64 levels"):
+        unpack(pack(nested(65), allow_pickle=True), allow_pickle=False)
+    assert unpack(pack(nested(65), allow_pickle=True), allow_pickle=True) == nested(65)
+
+
+def test_truth_values_are_0_or_1():
+    odd = np.array([0, 1, 2], np.uint8).view(bool)
+    with pytest.raises(ProtocolError, match="truth values"):
+        unpack(pack(odd, allow_pickle=False), allow_pickle=False)

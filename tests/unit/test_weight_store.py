@@ -60,6 +60,25 @@ def test_the_newest_is_taken_whatever_was_missed(host, worker):
     assert worker.take(1, 2) == (9, vector(9))
 
 
+def test_the_one_before_the_newest_can_be_had_by_its_version(host, worker):
+    for version in (4, 5, 6):
+        host.put(1, version, vector(version))
+    assert worker.take(1, 0, 5) == (5, vector(5))
+    assert worker.take(1, 0, 6) == (6, vector(6))
+    # It is written over: whoever wanted it gets the newest.
+    assert worker.take(1, 0, 4) == (6, vector(6))
+    assert worker.take(1, 5, 5) is None
+
+
+@pytest.mark.parametrize("last", [(2, 6, 100), (1, 6, 300)], ids=["policy", "size"])
+def test_what_is_of_another_policy_or_was_in_the_way_cannot_be_had_any_more(host, worker, last):
+    for version in (4, 5):
+        host.put(1, version, vector(version))
+    policy_id, version, size = last
+    host.put(policy_id, version, vector(version, size))
+    assert worker.take(policy_id, 0, 5) == (version, vector(version, size))
+
+
 def test_another_policy_may_begin_with_any_version(host, worker):
     host.put(1, 7, vector(7))
     host.put(2, 8, vector(8, 300))
@@ -149,6 +168,29 @@ class SlowMemory:
 
 
 sizes_then = st.lists(st.integers(1, 300), min_size=1, max_size=5)
+
+
+@given(st.integers(1, 4), st.integers(0, 3), st.integers(0, 3))
+def test_a_slow_worker_that_wants_a_version_never_sees_a_mix(first, before, between):
+    host = WeightStore.create()
+    worker, put = WeightStore(host.fd), []
+
+    def put_some(count):
+        for _ in range(count):
+            put.append(vector(len(put) + 1))
+            host.put(1, len(put), put[-1])
+
+    put_some(first)
+    plans = [before, between]
+    worker._memory = SlowMemory(
+        WeightStore(host.fd)._memory,
+        lambda: put_some(plans[0]) or plans.__setitem__(0, 0),
+        lambda: put_some(plans[1]) or plans.__setitem__(1, 0),
+    )
+    version, taken = worker.take(1, 0, first)
+    assert taken == put[version - 1]
+    assert version == (first if before + between <= 1 else len(put))
+    host.close()
 
 
 @given(sizes_then, sizes_then, sizes_then)

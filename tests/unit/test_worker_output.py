@@ -1,4 +1,4 @@
-"""What workers print is copied to the output of their host, line by line and not without end."""
+"""What workers print is kept short, and copied to the output of their host, line by line."""
 
 import os
 import sys
@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from clusterenv.bounded_log import MOST_BYTES, BoundedLog
 from clusterenv.children import ChildProcess
 from clusterenv.host import output
 from clusterenv.host.output import WorkerOutput
@@ -15,17 +16,16 @@ class Printing:
     """A worker that prints what it is told to, and ends when it is told to."""
 
     def __init__(self, path):
-        self._log = path.open("w+b", buffering=0)
-        self.log_fd, self.code = self._log.fileno(), None
+        self.log, self.code = BoundedLog.open(path), None
 
     def print(self, text):
-        self._log.write(text.encode())
+        os.write(self.log.fileno(), text.encode())
 
     def exit_code(self):
         return self.code
 
     def close(self):
-        self._log.close()
+        self.log.close()
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def copied(tmp_path):
 
     def copy():
         before = os.fstat(target).st_size
-        copier.copy()
+        copier.look()
         return os.pread(target, 1 << 20, before).decode()
 
     yield copier, copy
@@ -121,3 +121,43 @@ def test_a_reader_who_is_gone_or_does_not_read_holds_nobody_up(worker):
     copier.join(60.0)
     assert not copier.is_alive()
     os.close(ours)
+
+
+def test_a_log_that_grows_without_end_is_cut_though_nobody_copies_it(worker):
+    keeper = WorkerOutput()
+    keeper.follow("worker-0.0", worker)
+    assert not keeper.look()
+    worker.print("a line\n" * MOST_BYTES)
+    assert keeper.look()
+    assert worker.log.size < MOST_BYTES
+    worker.code = 0
+    keeper.look()
+
+
+def test_a_copy_goes_on_after_a_cut_and_counts_what_it_missed(worker, copied):
+    copier, copy = copied
+    copier.follow("worker-0.0", worker)
+    worker.print("first\n")
+    assert copy() == "worker-0.0: first\n"
+    worker.print("x" * 99 + "\n" + "a line\n" * MOST_BYTES + "last\n")
+    shown = copy()
+    missing = int(shown.split("(")[1].split()[0])
+    assert missing == 100 + 7 * MOST_BYTES + 5 - output._MOST_BYTES
+    assert shown.endswith("worker-0.0: last\n")
+    worker.print("and on\n")
+    assert copy() == "worker-0.0: and on\n"
+
+
+def test_of_a_worker_that_prints_without_end_little_is_copied(worker, copied):
+    copier, copy = copied
+    copier.follow("worker-0.0", worker)
+    size = 0
+    for _ in range(100):
+        worker.print("a line\n" * 20_000)
+        size += len(copy())
+    # Each line has the name of the worker besides.
+    assert size < 5 * output._FREELY_BYTES
+    worker.print("last words\n")
+    worker.code = 1
+    *_, last = copy().splitlines()
+    assert last == "worker-0.0: last words"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
+from clusterenv.construction import choose_wrappers
 from clusterenv.env import ClusterEnv
 
 
@@ -33,7 +34,7 @@ class EnvsBySlot(ClusterEnv):
         num_envs: int | None = None,
         num_workers: int | None = None,
         *,
-        wrappers: Sequence[Any] = (),
+        wrappers: Any = (),
         autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
         copy: bool = True,
         **kwargs: Any,
@@ -51,7 +52,7 @@ class EnvsBySlot(ClusterEnv):
             )
         self.is_reachable = not hasattr(env, "for_slots")
         if self.is_reachable:
-            wrappers = (*wrappers, ReachableEnv)
+            wrappers = (*choose_wrappers(wrappers), ReachableEnv)
         super().__init__(
             env,
             num_envs,
@@ -66,6 +67,16 @@ class EnvsBySlot(ClusterEnv):
     ) -> dict[Any, Any]:
         vector_infos.setdefault(env_num, {}).update(env_info)
         return vector_infos
+
+    def allow_step_before_reset(self) -> None:
+        """Leave it to the envs whether they can be stepped now, as these libraries do."""
+        self._calls.has_reset = True
+
+    def __getitem__(self, slot: Any) -> NoReturn:
+        raise TypeError(
+            "the envs run in other processes, and cannot be taken out: use get_attr, set_attr and "
+            f"env_method with indices={slot!r}"
+        )
 
     def apply(
         self, function: Callable[[gymnasium.Env[Any, Any]], Any], slots: Sequence[int] | None = None

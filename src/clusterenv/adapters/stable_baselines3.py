@@ -45,7 +45,8 @@ class StableBaselines3VecEnv(VecEnv):
             ``VecMonitor``, or from ``wrappers=[Monitor]``, which needs SB3 on the workers.
 
     Attributes:
-        envs: The ClusterEnv.
+        envs: The ClusterEnv; single envs are reached by :meth:`get_attr`, :meth:`set_attr` and
+            :meth:`env_method`.
 
     Example:
         >>> envs = StableBaselines3VecEnv("LunarLander-v3", num_envs=64)  # doctest: +SKIP
@@ -60,7 +61,7 @@ class StableBaselines3VecEnv(VecEnv):
         **kwargs: Any,
     ) -> None:
         self.envs = EnvsBySlot(env, num_envs, num_workers, **kwargs)
-        self._is_stepping = False
+        self._is_stepping = self._was_used = False
         super().__init__(
             self.envs.num_envs, self.envs.single_observation_space, self.envs.single_action_space
         )
@@ -70,6 +71,7 @@ class StableBaselines3VecEnv(VecEnv):
         """Reset all envs with what :meth:`seed` and :meth:`set_options` said since the last one."""
         if self._is_stepping:
             self.step_wait()
+        self._was_used = True
         infos: dict[Any, dict[str, Any]] = {}
         for options in self._options_of_each_reset():
             observations, some_infos = self.envs.reset(seed=self._seeds, options=options)
@@ -96,6 +98,9 @@ class StableBaselines3VecEnv(VecEnv):
         space = self.action_space
         if not isinstance(space, _ARRAY_SPACES):
             actions = concatenate(space, actions, create_empty_array(space, self.num_envs))  # type: ignore[arg-type]
+        if not self._was_used:
+            self._was_used = True
+            self.envs.allow_step_before_reset()
         self.envs.step_async(actions)
         self._is_stepping = True
 

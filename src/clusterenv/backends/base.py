@@ -20,3 +20,13 @@ class Backend(Protocol):
 
     def for_slots(self, slots: Sequence[int]) -> Backend:
         """What a worker with these slots needs of this backend, and no more."""
+
+
+@runtime_checkable
+class ThreadedBackend(Backend, Protocol):
+    """One whose engine has threads of its own: by default one worker per host runs all its envs."""
+
+    has_own_threads: bool
+    """True. Nobody spins beside such an engine, which wants all cores."""
+    num_threads: int
+    """Of each worker; 0: as many as there are cores."""

@@ -8,9 +8,34 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import RecordVideo
+
+from clusterenv.building_slots import building, name_of
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
 EnvWrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
+
+
+def _build(slot: int, make: EnvFactory, wrappers: Sequence[EnvWrapper]) -> gymnasium.Env[Any, Any]:
+    with building(slot):
+        env = make()
+    for wrapper in wrappers:
+        with building(slot) as site:
+            wrapped = wrapper(env)
+            if not site.was_asked:
+                _keep_videos_apart(wrapped, env, name_of(slot))
+            env = wrapped
+    return env
+
+
+def _keep_videos_apart(
+    wrapped: gymnasium.Env[Any, Any], inner: gymnasium.Env[Any, Any], name: str
+) -> None:
+    """One wrapper for all slots would have them write to the same files."""
+    while wrapped is not inner and isinstance(wrapped, gymnasium.Wrapper):
+        if isinstance(wrapped, RecordVideo):
+            wrapped.name_prefix += f"-{name}"
+        wrapped = wrapped.env
 
 
 @dataclass(frozen=True)
@@ -26,13 +51,14 @@ class RegisteredBackend:
 
     def build(self, slots: Sequence[int]) -> list[gymnasium.Env[Any, Any]]:
         """One env per slot."""
-        return [self._make() for _ in slots]
+        return [_build(slot, self._make, self.wrappers) for slot in slots]
+
+    def rendering(self) -> RegisteredBackend:
+        """The same envs, which also draw what happens."""
+        return replace(self, kwargs={**self.kwargs, "render_mode": "rgb_array"})
 
     def _make(self) -> gymnasium.Env[Any, Any]:
-        env = gymnasium.make(self.spec, **self.kwargs)
-        for wrapper in self.wrappers:
-            env = wrapper(env)
-        return env
+        return gymnasium.make(self.spec, **self.kwargs)
 
     def for_slots(self, slots: Sequence[int]) -> RegisteredBackend:
         """The same for every worker."""
@@ -48,13 +74,7 @@ class CallableBackend:
 
     def build(self, slots: Sequence[int]) -> list[gymnasium.Env[Any, Any]]:
         """One env per slot."""
-        return [self._make(self.factories[slot]) for slot in slots]
-
-    def _make(self, factory: EnvFactory) -> gymnasium.Env[Any, Any]:
-        env = factory()
-        for wrapper in self.wrappers:
-            env = wrapper(env)
-        return env
+        return [_build(slot, self.factories[slot], self.wrappers) for slot in slots]
 
     def for_slots(self, slots: Sequence[int]) -> CallableBackend:
         """Only the callables of these slots."""

@@ -12,6 +12,7 @@ from gymnasium import Space
 
 from clusterenv.arrays import Array
 from clusterenv.errors import ProtocolError
+from clusterenv.head.episodes import EpisodeLog
 from clusterenv.head.infos import AddInfo, Infos
 from clusterenv.plain.row_layout import ResultRows
 from clusterenv.plain.spaces import join_leaves, leaves_of, rows_of, single_array_leaf
@@ -30,7 +31,13 @@ class Batch:
     It knows much because what most loops ask for is kept at hand.
     """
 
-    def __init__(self, space: Space[Any], results: ResultRows) -> None:
+    def __init__(
+        self,
+        space: Space[Any],
+        results: ResultRows,
+        trusted: bool = True,
+        episodes: EpisodeLog | None = None,
+    ) -> None:
         self._space = space
         self._leaves = leaves_of(space)
         self.rewards, self.terminated = results.rewards, results.terminated
@@ -42,7 +49,8 @@ class Batch:
         self._small = self._only if is_small else None
         self._objects: list[list[Any]] = [[None] * num_envs for leaf in self._leaves]
         self._slots = np.arange(num_envs)
-        self.infos = Infos(num_envs)
+        self.infos = Infos(num_envs, trusted)
+        self.episodes = EpisodeLog(num_envs) if episodes is None else episodes
         self._copies: dict[int, list[Array]] = {}
         self._views: dict[tuple[int, int], tuple[Array, Array, Array, Array, Array]] = {}
 
@@ -55,6 +63,14 @@ class Batch:
             for slot, value in zip(slots, column, strict=True):
                 self._objects[place][slot] = value
 
+    def note_info(self, slot: int, info: dict[str, Any]) -> None:
+        """Say this in the next infos of a slot."""
+        self.infos.note(slot, info)
+
+    def forget_infos(self) -> None:
+        """Nobody wants the infos that have come."""
+        self.infos.forget()
+
     def mark_lost(self, slot: int) -> None:
         """The env of ``slot`` is gone: the last good observation, reward 0, truncated."""
         self.rewards[slot] = 0.0
@@ -62,16 +78,31 @@ class Batch:
         self.truncated[slot] = True
         self.infos.note(slot, {"env_lost": True})
 
+    def start_episodes(self, slots: Sequence[int], has_row: bool) -> None:
+        """These slots start over; ``has_row`` if the reset's own row is handed out too."""
+        self.episodes.note_reset(slots, has_row)
+
+    def lose_episodes(self, slots: Sequence[int]) -> None:
+        """These slots were lost in the middle of an episode."""
+        self.episodes.forget(slots)
+
     def results(self, copy: bool, add_info: AddInfo) -> tuple[Any, Array, Array, Array, Any]:
         """Of a step of all slots."""
+        if self.episodes.is_watched:
+            self.episodes.note_rows(self.rewards, self.terminated, self.truncated)
         return (
             # At once what most ask for: all workers wait meanwhile.
             self._small.copy() if copy and self._small is not None else self.observations(copy),
-            self.rewards.copy(),
+            self._rewards_of(self.rewards),
             self.terminated.copy(),
             self.truncated.copy(),
             self.infos.take(add_info),
         )
+
+    def _rewards_of(self, rewards: Array) -> Array:
+        """A copy, in the dtype of the VectorEnvs where they have one of their own."""
+        dtype = self.infos.reward_dtype
+        return rewards.copy() if dtype is None else rewards.astype(dtype)
 
     def observations(self, copy: bool) -> Any:
         """The observations of all slots, in the structure of the observation space."""
@@ -105,14 +136,17 @@ class Batch:
     def results_of(self, slots: Sequence[int]) -> tuple[Any, Array, Array, Array, Any]:
         """Of some slots (ascending), which ``infos["env_id"]`` names."""
         infos, first = self.infos.take_of(slots), slots[0]
+        if self.episodes.is_watched:
+            self.episodes.note_rows(self.rewards, self.terminated, self.truncated, slots)
         if self._only is not None and slots[-1] - first + 1 == len(slots):
             # What many loops ask for again and again: views that are kept cost less.
             views = self._views.get((first, len(slots))) or self._view(first, len(slots))
             env_id, observations, rewards, terminated, truncated = views
             infos["env_id"] = env_id.copy()
-            return observations.copy(), rewards.copy(), terminated.copy(), truncated.copy(), infos
+            rewards = self._rewards_of(rewards)
+            return observations.copy(), rewards, terminated.copy(), truncated.copy(), infos
         rows = infos["env_id"] = np.array(slots)
-        flags = self.rewards[rows], self.terminated[rows], self.truncated[rows]
+        flags = self._rewards_of(self.rewards[rows]), self.terminated[rows], self.truncated[rows]
         return self._observations_of(slots, rows), *flags, infos
 
     def _view(self, first: int, count: int) -> tuple[Array, Array, Array, Array, Array]:

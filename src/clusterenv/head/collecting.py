@@ -6,81 +6,135 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from clusterenv.head.pace import Pace
 from clusterenv.head.session import Session
 from clusterenv.protocol.fragments import FragmentPart
 from clusterenv.protocol.requests import Collect, Evaluate
+from clusterenv.sync.ledger import Ledger
 
 _TICK_S = 1.0
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What is collected now."""
+
+    num_steps: int = 0
+    policy_id: int = 0
+    together: bool = True
+    """Whether the fragments of a host are wanted in one piece."""
+    infos: bool = True
+    credits: int = 1
+    """How many fragments of a slot may be under way, or wait here."""
+    asks_again: bool = False
+    """Whether each slot is asked for again once its fragment was taken."""
+    ahead: bool = False
+    """Whether a rollout is collected while the learner has the one before."""
 
 
 class Collecting:
     """Asks hosts to act with the policy that was published, and hands out what they collect."""
 
-    def __init__(self, session: Session, balance: bool) -> None:
-        self._session = session
+    def __init__(self, session: Session, balance: bool, ledger: Ledger | None = None) -> None:
+        self._session, self._fleet, self._fragments = session, session.fleet, session.fragments
+        self._ledger = ledger or Ledger()
         self._pace = Pace() if balance else None
-        self._num_steps, self._together, self._credits = 0, True, 1
+        self._wish = _Wish()
         self._deals = session.fleet.deals
         self._owed: Counter[int] = Counter()
         """By slot: how many fragments are under way."""
+        self._lacks_earlier = False
+        """Whether a fragment will not come that the rollout before the one ahead needs."""
         self._asked_at: dict[str, float] = {}
         self._thread = threading.get_ident()
         self._is_announcing = False
 
     # Rollouts.
 
-    def collect(self, num_steps: int, together: bool) -> None:
-        """Ask for a fragment of every slot, but of those that still owe one to the last rollout."""
+    def collect(
+        self, num_steps: int, together: bool, infos: bool = True, ahead: bool = False
+    ) -> None:
+        """Ask for a fragment of every slot, but of those that still owe one to the last rollout.
+
+        With ``ahead`` for two of every slot: the second is for the rollout after this one.
+        """
         session = self._session
-        if num_steps != self._num_steps:
+        policy_id = session.publisher.news().policy_id
+        if (num_steps, policy_id) != (self._wish.num_steps, self._wish.policy_id):
+            # What is owed does not fit: its arrays have other lengths, or another policy's names.
             self.forget_owed()
-        self._num_steps, self._together, self._credits = num_steps, together, 1
-        session.dealt(session.fleet.welcome_arrivals())
+        self._wish = _Wish(num_steps, policy_id, together, infos, 1 + ahead, ahead=ahead)
+        self._welcome_arrivals()
         self._balance()
-        self._count_off()
         self._top_up()
 
     def wait_for(self, num_slots: int, patience_s: float) -> list[FragmentPart]:
         """Wait for fragments of this many slots, and then at most so long for the others."""
-        session = self._session
-        deadline, waits_for_some = math.inf, num_slots < session.num_envs
-        while any(self._owed.values()):
+        session, box, deadline = self._session, self._fragments, math.inf
+        while True:
             now = time.monotonic()
-            if waits_for_some and sum(len(p.slots) for p in session.fragments) >= num_slots:
-                deadline = min(deadline, now + patience_s)
+            # Fewer than that cannot be enough, and to look closer takes time.
+            if box.num_waiting >= num_slots:
+                num_there = box.num_different
+                if num_there == session.num_envs:
+                    break
+                if num_there >= num_slots:
+                    deadline = min(deadline, now + patience_s)
             if now >= deadline:
                 break
             self._pump(min(_TICK_S, deadline - now))
             session.raise_errors()
-        parts, session.fragments[:] = sorted(session.fragments, key=lambda p: p.slots), []
-        return parts
+        return box.take_one_per_slot()
+
+    @property
+    def owes_fragments(self) -> bool:
+        """Whether some are under way, or failed, once all that came have been counted."""
+        self._count()
+        return any(self._owed.values())
 
     def forget_owed(self) -> None:
         """Hosts need not deliver any more what they still owe to the last rollout."""
-        if any(self._owed.values()):
-            self._session.recovery.restart_later(self._session.asking.abandon())
+        if self.owes_fragments:
+            self._session.abandon_requests()
         self.abandon()
 
     def start_over(self) -> None:
         """All slots are going to be reset: hosts that came late may take part."""
         self.forget_owed()
-        session = self._session
-        session.dealt(session.fleet.welcome_arrivals())
-        session.uncollected.clear()
+        self._welcome_arrivals()
+        self._fragments.take_missing()
 
     def abandon(self) -> None:
         """Nobody waits for fragments any more."""
-        self._session.drop_fragments()
-        self._session.arrived.clear()
+        self._note_dropped(range(self._session.num_envs))
+        self._fragments.clear()
         self._owed.clear()
+        self._lacks_earlier = False
+
+    def _welcome_arrivals(self) -> None:
+        """Hosts that came late get their slots, which start over there."""
+        session = self._session
+        if (deal := session.fleet.welcome_arrivals()) is not None:
+            self._note_dropped(deal.moved)
+            session.dealt(deal)
+
+    def _note_dropped(self, slots: Sequence[int]) -> None:
+        """The ledger counts what was asked of these slots and is not going to be looked at."""
+        self._count()
+        waiting = self._fragments.waiting
+        if waiting or any(self._owed.values()):
+            outstanding = _outstanding(self._owed, waiting)
+            num_dropped = sum(outstanding[slot] for slot in slots)
+            self._ledger.count_dropped(num_dropped * self._wish.num_steps)
 
     def _balance(self) -> None:
         """Between rollouts: give faster hosts more slots, where that is worth it."""
         session = self._session
-        if self._pace is None or not session.asking.is_idle:
+        if self._pace is None or self._fragments.waiting or not session.asking.is_idle:
             return
         if speeds := self._pace.better_shares(session.fleet.hosts):
             session.dealt(session.fleet.rebalance(speeds))
@@ -91,70 +145,105 @@ class Collecting:
         """Let every slot have as many fragments under way, or waiting here, as it may."""
         session = self._session
         self._deals = session.fleet.deals
-        there = Counter(slot for part in session.fragments for slot in part.slots)
-        for _ in range(self._credits):
-            every = range(session.num_envs)
-            self._ask([s for s in every if self._owed[s] + there[s] < self._credits])
+        slots = range(session.num_envs)
+        while True:
+            # Some may have come, or been lost, since those before them were asked for.
+            self._count()
+            if self._lacks_earlier:
+                self._drop_later()
+            there = _outstanding(self._owed, self._fragments.waiting)
+            fewest = min(there[slot] for slot in slots)
+            if fewest >= self._wish.credits:
+                return
+            # Only slots that have equally many: what a host joins is then wanted by one rollout.
+            self._ask([slot for slot in slots if there[slot] == fewest])
 
     def _ask(self, slots: Sequence[int]) -> None:
         session = self._session
         if not slots:
             return
         session.recovery.restart_lost(slots)
+        if self._wish.ahead:
+            session.publisher.promise()
         number = session.asking.new_number()
         for host, group, _ in session.asking.split(slots):
             news = session.drift.news_for(host)
             self._asked_at[host.name] = time.monotonic()
-            host.ask(Collect(number, group, self._num_steps, news, self._together))
+            host.ask(
+                Collect(
+                    number,
+                    group,
+                    self._wish.num_steps,
+                    news,
+                    together=self._wish.together,
+                    asks_again=self._wish.asks_again,
+                    infos=self._wish.infos,
+                    ahead=self._wish.ahead,
+                )
+            )
         self._owed.update(slots)
         # Hosts of this process may want weights before they can begin.
         self._pump(0.0)
 
     def _pump(self, timeout_s: float) -> None:
-        session = self._session
-        session.pump(timeout_s)
-        # Some may have come while something else was waited for.
-        arrived, session.arrived = session.arrived, []
-        for part in arrived:
+        self._session.pump(timeout_s)
+        if self._fragments.has_missing or self._fleet.deals != self._deals:
+            self._top_up()
+        else:
+            self._count()
+
+    def _count(self) -> None:
+        """Some fragments have come, perhaps while something else was waited for; some will not."""
+        for part in self._fragments.take_arrived():
             self._owed.subtract(part.slots)
             self._note_pace(part)
-        if session.uncollected or session.fleet.deals != self._deals:
-            self._count_off()
-            self._top_up()
+        missing = [slot for one in self._fragments.take_missing() for slot in one.slots]
+        self._owed.subtract(missing)
+        if self._wish.ahead and any(self._owed[slot] for slot in missing):
+            self._lacks_earlier = True
 
-    def _count_off(self) -> None:
-        """Some fragments will not come."""
-        for one in self._session.uncollected:
-            self._owed.subtract(one.slots)
-        self._session.uncollected.clear()
+    def _drop_later(self) -> None:
+        """A slot lacks a fragment, and a later one of it is joined with what fits no rollout then.
+
+        The rollout ahead is asked for anew. What has come for the one before it is kept.
+        """
+        self._session.abandon_requests()
+        self._lacks_earlier = False
+        outstanding = _outstanding(self._owed, self._fragments.waiting)
+        self._fragments.drop_later()
+        num_dropped = outstanding.total() - self._fragments.num_waiting
+        self._ledger.count_dropped(num_dropped * self._wish.num_steps)
+        self._owed.clear()
 
     def _note_pace(self, part: FragmentPart) -> None:
-        if self._pace is None:
+        # What was asked for ahead has waited for what came before it.
+        if self._pace is None or part.request.ahead:
             return
-        for host in self._session.fleet.hosts:
+        for host in self._fleet.hosts:
             if host.slots.start == part.slots[0] and len(host.slots) == len(part.slots):
                 seconds = time.monotonic() - self._asked_at[host.name]
-                self._pace.note(host, self._num_steps, seconds)
+                self._pace.note(host, self._wish.num_steps, seconds)
 
     # Streams.
 
-    def stream(self, num_steps: int, in_flight: int) -> Iterator[FragmentPart]:
+    def stream(self, num_steps: int, in_flight: int, infos: bool = True) -> Iterator[FragmentPart]:
         """Fragments as they finish, at most ``in_flight`` of each slot at a time."""
         session = self._session
         self.forget_owed()
-        self._num_steps, self._together, self._credits = num_steps, False, in_flight
+        policy_id = session.publisher.news().policy_id
+        self._wish = _Wish(num_steps, policy_id, False, infos, in_flight, asks_again=True)
         self._thread = threading.get_ident()
-        session.dealt(session.fleet.welcome_arrivals())
-        self._count_off()
+        self._welcome_arrivals()
         self._top_up()
         try:
             while True:
-                session.dealt(session.fleet.welcome_arrivals())
-                while not session.fragments:
-                    self._announce_if_asked()
+                self._welcome_arrivals()
+                while not self._fragments.waiting:
+                    if self._is_announcing:
+                        self._announce()
                     self._pump(_TICK_S)
                     session.raise_errors()
-                part = session.fragments.pop(0)
+                part = self._fragments.take_first()
                 # The next task goes out before the learner starts with this fragment.
                 self._ask(part.slots)
                 yield part
@@ -168,23 +257,32 @@ class Collecting:
             self._announce()
         else:
             self._is_announcing = True
-            self._session.fleet.wake()
-
-    def _announce_if_asked(self) -> None:
-        if self._is_announcing:
-            self._is_announcing = False
-            self._announce()
+            self._fleet.wake()
 
     def _announce(self) -> None:
-        for host in self._session.fleet.hosts:
-            host.announce(self._session.drift.news_for(host))
+        self._is_announcing = False
+        drift = self._session.drift
+        for host in self._fleet.hosts:
+            host.announce(drift.news_for(host))
         self._pump(0.0)
 
     # Evaluations.
 
-    def evaluate(self, episodes: Sequence[int], seed: int, deterministic: bool) -> None:
-        """Ask for ``episodes[i]`` whole episodes of slot *i*."""
-        asking, slots = self._session.asking, tuple(range(self._session.num_envs))
-        news = self._session.publisher.news()
+    def evaluate(
+        self, episodes: Sequence[int], seed: int, deterministic: bool, backend: Any = None
+    ) -> None:
+        """Ask for ``episodes[i]`` whole episodes of slot *i*, in envs of another backend if any."""
+        session = self._session
+        asking, slots = session.asking, tuple(range(session.num_envs))
+        news = session.publisher.news()
         number = asking.new_number()
-        asking.ask(Evaluate(number, slots, tuple(episodes), seed, deterministic, news))
+        packed = b"" if backend is None else session.pack_backend(backend)
+        asking.ask(Evaluate(number, slots, tuple(episodes), seed, deterministic, news, packed))
+
+
+def _outstanding(owed: Counter[int], parts: Iterable[FragmentPart]) -> Counter[int]:
+    """By slot: how many fragments are under way, or have come and wait to be taken."""
+    outstanding = owed.copy()
+    for part in parts:
+        outstanding.update(part.slots)
+    return outstanding

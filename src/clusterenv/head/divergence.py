@@ -33,6 +33,10 @@ from clusterenv.sync import SyncRule
 # A recurrent policy is unrolled for so many steps: rows deep into a fragment cost too much.
 _UNROLLED_STEPS = 16
 
+Accuse = Callable[[str, int, Exception], bool]
+"""A host whose rows a policy of this id cannot be measured on, and why. Whether that is its fault,
+so that it is dealt with."""
+
 
 @dataclass(frozen=True)
 class _Rows:
@@ -83,6 +87,10 @@ class Survey:
     realised: float | None
 
 
+class NoDistributionError(TypeError):
+    """The user's policy does not say what it draws from."""
+
+
 class DivergenceMeter:
     """Keeps rows of each host, and measures on them when there is a new version.
 
@@ -92,9 +100,13 @@ class DivergenceMeter:
     """
 
     def __init__(
-        self, rule: SyncRule, observation_space: Space[Any], action_space: Space[Any]
+        self,
+        rule: SyncRule,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        accuse: Accuse = lambda host, policy_id, error: False,
     ) -> None:
-        self._rule = rule
+        self._rule, self._accuse = rule, accuse
         self._observation_space, self._action_space = observation_space, action_space
         self._leaf_counts = len(leaves_of(observation_space)), len(leaves_of(action_space))
         self._lock = threading.Lock()
@@ -146,14 +158,8 @@ class DivergenceMeter:
 
     def measure(self, newest: Publication, sparingly: bool) -> dict[str, Survey]:
         """Measure where that is due; what was found, by host."""
-        with self._lock:
-            due = {}
-            for host, entry in list(self._entries.items()):
-                if entry.rows.version < newest.policy_since:
-                    # Another policy altogether: nothing to compare.
-                    entry.measured = Measured(entry.rows.version, math.inf, 0.0, 0.0)
-                elif entry.is_due(newest.version, sparingly):
-                    due[host] = entry
+        with self._lock, np.errstate(all="ignore"):
+            due = self._due(newest, sparingly)
             if not due:
                 return {}
             if self._policy_id != newest.policy.policy_id:
@@ -161,14 +167,35 @@ class DivergenceMeter:
             realised = self._realised(due)
             assert self._copy is not None
             self._copy.take(newest.version, newest.snapshot.vector)
-            found = self._compare(self._copy.policy, [entry.rows for entry in due.values()])
+            found = self._compare_all({host: entry.rows for host, entry in due.items()})
             surveys = {}
-            for (host, entry), measured in zip(due.items(), found, strict=True):
-                entry.at_version = newest.version
+            for host, measured in found.items():
+                due[host].at_version = newest.version
                 if measured is not None:
-                    entry.measured = measured
+                    due[host].measured = measured
                     surveys[host] = Survey(measured, realised.get(host))
             return surveys
+
+    def _due(self, newest: Publication, sparingly: bool) -> dict[str, _Entry]:
+        due = {}
+        for host, entry in list(self._entries.items()):
+            try:
+                version = entry.rows.version
+            except Exception as error:
+                self._give_up(host, newest.policy.policy_id, error)
+                continue
+            if version < newest.policy_since:
+                # Another policy altogether: nothing to compare.
+                entry.measured = Measured(version, math.inf, 0.0, 0.0)
+            elif entry.is_due(newest.version, sparingly):
+                due[host] = entry
+        return due
+
+    def _give_up(self, host: str, policy_id: int, error: Exception) -> None:
+        """Nothing can be measured on what this host sent: its fault, or an error of the user's."""
+        self.forget(host)
+        if isinstance(error, NoDistributionError) or not self._accuse(host, policy_id, error):
+            raise error
 
     def _take_policy(self, take: TakePolicy) -> None:
         self._copy = PolicyCopy(pickle.loads(take.policy), take.layout)
@@ -179,10 +206,10 @@ class DivergenceMeter:
         assert self._copy is not None
         before = self._copy.version
         fresh = {p: e.rows for p, e in due.items() if not e.at_version and e.rows.version < before}
-        if not fresh:
-            return {}
-        found = self._compare(self._copy.policy, list(fresh.values()))
-        return {p: m.divergence for p, m in zip(fresh, found, strict=True) if m is not None}
+        found = self._compare_all(fresh)
+        for host in fresh.keys() - found.keys():
+            del due[host]
+        return {host: m.divergence for host, m in found.items() if m is not None}
 
     # Which rows to keep.
 
@@ -231,6 +258,23 @@ class DivergenceMeter:
 
     # Comparing.
 
+    def _compare_all(self, many: dict[str, _Rows]) -> dict[str, Measured | None]:
+        """By host, where that is possible: all at once, or one by one to find whose fault it is."""
+        assert self._copy is not None
+        policy = self._copy.policy
+        if not many:
+            return {}
+        try:
+            return dict(zip(many, self._compare(policy, list(many.values())), strict=True))
+        except Exception:
+            found = {}
+            for host, rows in many.items():
+                try:
+                    found[host] = self._compare(policy, [rows])[0]
+                except Exception as error:
+                    self._give_up(host, self._policy_id, error)
+            return found
+
     def _compare(self, policy: Policy, many: Sequence[_Rows]) -> list[Measured | None]:
         if many[0].ended is not None:
             return [self._measured(rows, *self._unroll(policy, rows)) for rows in many]
@@ -264,7 +308,9 @@ class DivergenceMeter:
 
     def _divergences_of(self, newest: Distribution | None, rows: _Rows) -> tuple[Array, Array]:
         if newest is None:
-            raise TypeError("AdaptiveSync needs policies whose `act` says what it drew from")
+            raise NoDistributionError(
+                "AdaptiveSync needs policies whose `act` says what it drew from"
+            )
         log_prob = newest.log_prob(join_leaves(self._action_space, rows.actions))
         if not rows.behaviour:
             return divergence_of_log_probs(rows.log_prob, log_prob), log_prob

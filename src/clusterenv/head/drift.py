@@ -9,7 +9,7 @@ import msgspec
 from gymnasium import Space
 
 from clusterenv.arrays import Array
-from clusterenv.head.divergence import DivergenceMeter
+from clusterenv.head.divergence import Accuse, DivergenceMeter
 from clusterenv.head.fleet import Host
 from clusterenv.head.publisher import Publisher
 from clusterenv.head.stall_alarm import StallAlarm
@@ -30,12 +30,13 @@ class Drift:
         action_space: Space[Any],
         publisher: Publisher,
         ledger: Ledger,
+        accuse: Accuse,
     ) -> None:
         self._publisher, self._ledger, self._action_space = publisher, ledger, action_space
         self._alarm = StallAlarm()
         self._meter: DivergenceMeter | None = None
         if rule.rows:
-            self._meter = DivergenceMeter(rule, observation_space, action_space)
+            self._meter = DivergenceMeter(rule, observation_space, action_space, accuse)
 
     @property
     def is_measured(self) -> bool:
@@ -82,10 +83,11 @@ class Drift:
                 **msgspec.structs.asdict(measured),
             )
             if self._alarm.note(host, measured.held, measured.divergence):
-                warnings.warn(
+                frozen = (
                     f"{host} is {newest.version - measured.held} versions behind, and the "
                     f"divergence stays at {measured.divergence:.3g}: training seems frozen. "
                     "A loss that clips against the acting policy cannot leave it; set max_lag, "
-                    "lower the threshold, or use clusterenv.learning.decoupled_loss",
-                    stacklevel=4,
+                    "lower the threshold, or use clusterenv.learning.decoupled_loss"
                 )
+                self._ledger.record_warning(frozen)
+                warnings.warn(frozen, stacklevel=4)

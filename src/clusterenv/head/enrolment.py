@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from clusterenv.launchers.base import Order
 
-Enrol = Callable[[str, Order], None]
+Enrol = Callable[[str, Order], bool]
+"""Gives an applicant the place of an order; False if the applicant is gone."""
 
 
 class Enrolment:
@@ -54,4 +55,5 @@ class Enrolment:
 
     def _match(self) -> None:
         while self._vacancies and self._spares:
-            self._enrol(self._spares.popleft(), self._vacancies.popleft())
+            if self._enrol(self._spares.popleft(), self._vacancies[0]):
+                self._vacancies.popleft()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from clusterenv.arrays import Array
 from clusterenv.host.events import Event, Rows, Voided
 from clusterenv.plain.row_layout import ResultRows
-from clusterenv.protocol.fragments import FragmentPart
 from clusterenv.protocol.requests import AnyRequest, Newest, Step
 from clusterenv.protocol.worker_status import WorkerStatus
 from clusterenv.stopwatch import Stopwatch
@@ -112,14 +111,20 @@ class Fleet(Protocol):
     def wake(self) -> None:
         """End a wait; may be called by any thread."""
 
-    def check_acted(self, rows: Rows, acted: Any, others: Iterable[Any]) -> None:
-        """ProtocolError if no policy can have done this in these rows, where others did that."""
-
-    def fit_together(self, part: FragmentPart, others: Iterable[FragmentPart]) -> bool:
-        """Whether a fragment can be joined with others that wait for that."""
+    def check_acted(self, rows: Rows, acted: Any) -> None:
+        """ProtocolError if the policy cannot have done this in these rows."""
 
     def blame(self, host: Host, event: Event, error: Exception) -> None:
         """Nothing could be made of what this host said: its answer does not count."""
+
+    def accuse(self, host: str, policy_id: int, error: Exception) -> bool:
+        """Nothing could be made of rows of this host, taken before, in which that policy acted.
+
+        May be called by any thread.
+
+        Returns:
+            Whether that is the host's fault, which ends it.
+        """
 
     def welcome_arrivals(self) -> Deal | None:
         """Let hosts that came late take part: best between requests."""

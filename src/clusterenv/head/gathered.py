@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import builtins
+import pickle
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from clusterenv.arrays import Array
+from clusterenv.errors import ProtocolError
+from clusterenv.head.publisher import Publication
 from clusterenv.host.events import WorkerWarned
+from clusterenv.policies.copy import PolicyCopy
+from clusterenv.rollout import DISAGREEMENT
 
 _MOST_WARNINGS = 1_000
 _LONGEST_WARNING = 10_000
@@ -32,6 +37,36 @@ class Gathered:
         # By first slot: some slots, and what the policy did there, or acted on.
         self.acted: dict[int, tuple[Sequence[int], dict[str, Any]]] = {}
         self.acted_on: dict[int, tuple[Sequence[int], list[Array]]] = {}
+
+    def fail(self, error: BaseException) -> None:
+        """Something went wrong, which the next call of :meth:`raise_errors` raises."""
+        self.errors.append(error)
+
+    def put_values(self, slots: Sequence[int], values: Sequence[Any]) -> None:
+        """What a call returned in these slots; nothing where attributes were set."""
+        self.values.update(zip(slots, values, strict=False))
+
+    def take_values(self, slots: Sequence[int]) -> tuple[Any, ...]:
+        """What the finished call returned, in the order of ``slots``."""
+        values, self.values = self.values, {}
+        return tuple(values[slot] for slot in slots if slot in values)
+
+    def put_profile(self, host: str, seconds: list[Any]) -> None:
+        """What the time of each worker of a host went to."""
+        self.profiles[host] = seconds
+
+    def begin_profiles(self) -> None:
+        """Hosts are going to be asked anew what their time goes to."""
+        self.profiles.clear()
+
+    def has_profiles_of(self, hosts: Iterable[str]) -> bool:
+        """Whether all of these have answered."""
+        return self.profiles.keys() >= set(hosts)
+
+    def take_profiles(self) -> list[Any]:
+        """What the time of each worker went to, of all hosts."""
+        profiles, self.profiles = self.profiles, {}
+        return [seconds for answer in profiles.values() for seconds in answer]
 
     def warn(self, warned: WorkerWarned) -> None:
         """A worker has warned of something."""
@@ -60,6 +95,23 @@ class Gathered:
                 return [leaf[start : start + len(slots)] for leaf in leaves]
         raise LookupError(f"nobody asked a policy to act in slots {slots}")
 
+    def begin_acting(self) -> None:
+        """A policy is going to act in all slots."""
+        self.acted_on.clear()
+
+    def put_acted_on(self, slots: Sequence[int], leaves: list[Array]) -> None:
+        """What it acts on in some of them."""
+        self.acted_on[slots[0]] = slots, leaves
+
+    def put_acted(self, slots: Sequence[int], acted: dict[str, Any]) -> None:
+        """What the policy did there."""
+        self.acted[slots[0]] = slots, acted
+
+    def take_acted(self, num_envs: int) -> Any:
+        """What the policy did in all slots; None where all were lost."""
+        acted, self.acted = self.acted, {}
+        return join_acted(acted, num_envs) if acted else None
+
 
 def join_acted(acted: dict[int, tuple[Sequence[int], Any]], num_envs: int) -> Any:
     """What the policy did in all slots; nothing in those that were lost."""
@@ -76,7 +128,26 @@ def join_acted(acted: dict[int, tuple[Sequence[int], Any]], num_envs: int) -> An
             whole[slots] = array
         return whole
 
-    return join([tree for _, tree in parts])
+    try:
+        return join([tree for _, tree in parts])
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        raise ProtocolError(DISAGREEMENT) from error
+
+
+def acted_nowhere(newest: Publication, observations: Any, num_envs: int) -> Any:
+    """What :func:`join_acted` gives where every slot was lost: as always, but all zeros."""
+    # Only the policy knows the names, dtypes and shapes of its outputs.
+    copy = PolicyCopy(pickle.loads(newest.policy.policy), newest.policy.layout)
+    copy.take(newest.version, newest.snapshot.vector)
+    acted = copy.policy.act(observations, None, None)
+    version = np.zeros(num_envs, np.int64)
+    return _zeros({"action": acted.actions, "version": version, **acted.outputs})
+
+
+def _zeros(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _zeros(value) for key, value in tree.items()}
+    return tuple(map(_zeros, tree)) if isinstance(tree, tuple) else np.zeros_like(tree)
 
 
 def _warning_class(name: str) -> type[Warning]:

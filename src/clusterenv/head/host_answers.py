@@ -10,17 +10,18 @@ from collections.abc import Iterator, Sequence
 from operator import lt
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
-from clusterenv.arrays import Buffer
+from clusterenv.arrays import Array, Buffer
 from clusterenv.errors import ProtocolError
 from clusterenv.head.remote_host import LONGEST_REASON, RemoteHost
-from clusterenv.host.events import Event, Failed, Lost, Rows, Values, WorkerWarned
+from clusterenv.host.events import Event, Failed, Lost, Rows, Stuck, Values, WorkerWarned
 from clusterenv.plain.row_layout import ResultRows, RowLayout
 from clusterenv.plain.spaces import rows_of
 from clusterenv.protocol.fragments import FragmentPart
 from clusterenv.protocol.replies import Raised
-from clusterenv.protocol.requests import AnyRequest, Call, CountTime, Evaluate, SetAttr
+from clusterenv.protocol.requests import Act, AnyRequest, Call, CountTime, Evaluate, SetAttr
 from clusterenv.wire.arrays import read_array
 from clusterenv.wire.messages import (
     Extra,
@@ -30,7 +31,9 @@ from clusterenv.wire.messages import (
     ValuesMade,
     Warned,
     WorkerLost,
+    WorkerStuck,
 )
+from clusterenv.wire.observation_codec import read_coded
 from clusterenv.wire.reply_checks import ReplyChecks
 
 LONGEST_TEXT = 20_000
@@ -61,6 +64,8 @@ def events_in(
         case WorkerLost():
             if host.is_current(message.epoch):
                 yield _take_loss(host, message)
+        case WorkerStuck(worker=worker, text=text):
+            yield Stuck(f"{worker:.50}", f"{host.whereabouts()}: {text:.{LONGEST_TEXT}}")
         case Warned(worker=worker, category=category, text=text):
             text = f"{text:.{LONGEST_TEXT}}"
             yield WorkerWarned(f"{host.name}, {worker:.50}", category, text)
@@ -75,34 +80,69 @@ def _take_rows(
     if len(frames) != 1:
         raise ProtocolError(f"{len(frames)} frames of rows; it must be one")
     answered = host.pending.rows(slots)
-    extras = _by_request(message.extras, answered) if message.extras else None
+    rows = _by_request(message.extras, answered)
+    for one in rows:
+        _check_complete(one, sink)
     sink.put(slots, frames[0])
     host.pending.done(answered)
     host.num_rows += len(slots)
-    if extras is None:
-        for request, group in answered:
-            yield Rows(request, group)
-    else:
-        yield from extras
+    yield from rows
+
+
+def _check_complete(rows: Rows, sink: RowSink) -> None:
+    """What the rows of these slots cannot say has been said."""
+    if isinstance(rows.request, Act) and not rows.acted:
+        raise ProtocolError("rows of a policy's step that do not say what it did")
+    if sink.has_objects and not rows.objects:
+        raise ProtocolError("rows without the observations that are no arrays")
 
 
 def _take_fragment(
     host: RemoteHost, message: FragmentMade, frames: list[Buffer], checks: ReplyChecks
 ) -> FragmentPart:
-    request = host.pending.collect_of(message.request)
+    answers = _answers_in(message)
+    request, *others = host.pending.collects_of(answers)
     if not len(set(message.names)) == len(message.arrays) == len(frames):
         raise ProtocolError(
             f"{len(message.names)} names and {len(message.arrays)} headers of {len(frames)} arrays"
         )
-    arrays = {
-        name: read_array(dtype, shape, frame)
-        for name, (dtype, shape), frame in zip(message.names, message.arrays, frames, strict=True)
-    }
-    part = FragmentPart(request, ascending(message.slots), message.version, arrays)
+    slots = ascending(message.slots)
+    arrays = _read_arrays(message, frames, checks, request.num_steps)
+    part = FragmentPart(request, slots, message.version, arrays)
     checks.check_part(part)
-    host.pending.answered(message.request, message.slots)
+    for other in others:
+        checks.check_joined(part, other)
+    host.pending.collected(answers)
     host.num_rows += len(part.slots) * request.num_steps
     return part
+
+
+def _read_arrays(
+    message: FragmentMade, frames: list[Buffer], checks: ReplyChecks, num_steps: int
+) -> dict[str, Array]:
+    codings = {coding.name: coding for coding in message.codings}
+    if not codings.keys() <= set(message.names):
+        raise ProtocolError("arrays are said to be coded that are not there")
+    arrays = {}
+    for name, (dtype, shape), frame in zip(message.names, message.arrays, frames, strict=True):
+        if name in codings:
+            # Before anything of that size is allocated.
+            kind = checks.kind_of_coded(name, dtype, shape, num_steps, len(message.slots))
+            arrays[name] = read_coded(codings[name], shape, kind, frame)
+        else:
+            arrays[name] = read_array(dtype, shape, frame)
+    return arrays
+
+
+def _answers_in(message: FragmentMade) -> list[tuple[int, Sequence[int]]]:
+    """The requests that a fragment answers, and for which of its slots."""
+    if not message.others:
+        return [(message.request, message.slots)]
+    named = [slot for _, slots in message.others for slot in ascending(slots)]
+    rest = sorted(set(message.slots).difference(named))
+    if len(rest) + len(named) != len(message.slots):
+        raise ProtocolError("a fragment answers requests for slots that it does not have")
+    return [(message.request, rest), *message.others]
 
 
 def _take_loss(host: RemoteHost, message: WorkerLost) -> Lost:
@@ -114,11 +154,15 @@ def _take_loss(host: RemoteHost, message: WorkerLost) -> Lost:
     voided = host.pending.voided(message.voided)
     where = f"{host.whereabouts()}: "
     return Lost(
-        message.slots,
+        # A reset that is on its way, and not void, will find the replacement.
+        tuple(sorted(lost - host.pending.to_be_reset())),
         f"{message.reason:.{LONGEST_REASON}}",
         f"{where}{message.obituary:.{LONGEST_TEXT}}",
         voided,
         message.error and f"{where}{message.error:.{LONGEST_TEXT}}",
+        f"{message.worker:.50}",
+        message.slot if message.slot in lost else None,
+        message.in_vain,
     )
 
 
@@ -144,6 +188,8 @@ def _by_request(
     extras: Sequence[Extra], answered: Sequence[tuple[AnyRequest, Sequence[int]]]
 ) -> list[Rows]:
     """Rows with what is said besides of them, and those of which nothing is said."""
+    if not extras:
+        return [Rows(request, group) for request, group in answered]
     rows = []
     said_of = [slot for extra in extras for slot in ascending(extra.slots)]
     named = frozenset(said_of)
@@ -168,6 +214,8 @@ class RowSink:
 
     def __init__(self, layout: RowLayout, num_envs: int) -> None:
         self._layout = layout
+        self.has_objects = layout.has_objects
+        """Whether some leaves of an observation are no arrays."""
         self.results: ResultRows = layout.view(bytearray(layout.size(num_envs)), num_envs)
 
     def put(self, slots: Sequence[int], frame: Buffer) -> None:
@@ -177,4 +225,6 @@ class RowSink:
         rows = rows_of(slots)
         came = self._layout.view(frame, len(slots))
         for target, source in zip(self.results.arrays, came.arrays, strict=True):
-            target[rows] = source
+            # Truth values other than 0 and 1 would be copied as they are, and NumPy cannot stand
+            # them.
+            target[rows] = source.view(np.uint8) != 0 if source.dtype == np.bool_ else source

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from clusterenv.arrays import Array
 from clusterenv.errors import StartupError
-from clusterenv.head.descriptions import Description, read_description
+from clusterenv.head.descriptions import Description, description_reader
 from clusterenv.head.fleet import Deal, Host, Presence
 from clusterenv.head.publisher import Publisher
 from clusterenv.head.remote_errors import rebuild
 from clusterenv.host.building import Building, CouldNotBuildError
-from clusterenv.host.events import Event, PullWanted, Rows
-from clusterenv.host.host import Host as LocalHost
+from clusterenv.host.events import Event, PullWanted, Rows, Stuck
+from clusterenv.host.host import LocalHost
 from clusterenv.host.plan import Plan, Spaces, WorkerLimits
 from clusterenv.host.starting import Starter
 from clusterenv.host.workers import Workers
@@ -40,8 +40,9 @@ class LocalStart:
         limits: WorkerLimits,
         may_spin: bool,
         plan: Plan,
+        tell: Callable[[Stuck], None],
     ) -> None:
-        self._limits, self._plan = limits, plan
+        self._limits, self._plan, self._tell = limits, plan, tell
         self.may_spin = may_spin
         self._workers = Workers(num_workers, starter, limits, may_spin)
         try:
@@ -53,7 +54,7 @@ class LocalStart:
     def _build(self) -> Building:
         building, timeout_s = Building(self._workers, self._plan), self._limits.startup_timeout_s
         try:
-            building.wait(timeout_s)
+            building.wait(timeout_s, self._tell)
         except CouldNotBuildError as error:
             raised = rebuild(error.raised, error.where)
             raise raised from raised.__cause__
@@ -69,10 +70,8 @@ class LocalStart:
     @property
     def descriptions(self) -> list[tuple[int, Description]]:
         """How many slots there are of each kind, in slot order, and what is known of them."""
-        return [
-            (count, read_description(data, count, allow_pickle=True))
-            for count, data in self._building.descriptions
-        ]
+        read = description_reader(trusted=True)
+        return [(count, read(data, count)) for count, data in self._building.descriptions]
 
     @property
     def warnings(self) -> list[tuple[str, str, str]]:
@@ -82,7 +81,7 @@ class LocalStart:
     @property
     def stopwatch(self) -> Stopwatch:
         """Counts what the user's thread does, and how long it waits for workers."""
-        return self._workers.inbox.stopwatch
+        return self._workers.stopwatch
 
     def lay_out(self, spaces: Spaces, rule: SyncRule, ready: list[int]) -> LocalHost:
         """The host, whose workers are getting ready for work."""
@@ -106,7 +105,8 @@ class LocalFleet:
     @property
     def results(self) -> ResultRows:
         """The results of all slots, a row each: workers write to them directly."""
-        return self._host.rows.results
+        rows = self._host.rows
+        return rows.results
 
     @property
     def has_core_to_spare(self) -> bool:
@@ -180,16 +180,16 @@ class LocalFleet:
         """End a wait; may be called by any thread."""
         self._host.wake()
 
-    def check_acted(self, rows: Rows, acted: Any, others: Iterable[Any]) -> None:
+    def check_acted(self, rows: Rows, acted: Any) -> None:
         """This process's own workers are believed."""
-
-    def fit_together(self, part: FragmentPart, others: Iterable[FragmentPart]) -> bool:
-        """This process's own workers are believed."""
-        return True
 
     def blame(self, host: Host, event: Event, error: Exception) -> None:
         """Something is wrong here, not with a peer."""
         raise error
+
+    def accuse(self, host: str, policy_id: int, error: Exception) -> bool:
+        """Nor is it here."""
+        return False
 
     def welcome_arrivals(self) -> Deal | None:
         """Nobody comes later."""

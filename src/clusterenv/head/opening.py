@@ -12,17 +12,24 @@ from typing import Any
 from clusterenv.agreement import AgreedSpaces, agree_on_spaces
 from clusterenv.errors import StartupError
 from clusterenv.head.drift import Drift
+from clusterenv.head.episodes import EpisodeLog
 from clusterenv.head.fleet import Fleet
 from clusterenv.head.hosts import Hosts
+from clusterenv.head.local import NAME as LOCAL_HOST
 from clusterenv.head.local import LocalFleet, LocalStart
+from clusterenv.head.loss_reports import LossReports
+from clusterenv.head.own_policy import OwnPolicies
+from clusterenv.head.partial_batches import check_for_vector_envs
 from clusterenv.head.publisher import Publisher
 from clusterenv.head.remote import RemoteFleet
 from clusterenv.head.remote_start import RemoteStart
 from clusterenv.head.session import Agreement, Session
-from clusterenv.head.snapshot import snapshot
-from clusterenv.host.host import Host
-from clusterenv.host.plan import Plan, Spaces, WorkerLimits
-from clusterenv.host.starting import ProcessStarter, Starter, ThreadStarter
+from clusterenv.head.show import Show
+from clusterenv.head.snapshot import Snapshots
+from clusterenv.host.events import Stuck
+from clusterenv.host.host import LocalHost
+from clusterenv.host.plan import Plan, Spaces, WorkerLimits, WorkerSetup
+from clusterenv.host.starting import ProcessStarter, Starter, ThreadStarter, hash_environment
 from clusterenv.launchers.base import THREAD_NAME, cores
 from clusterenv.launchers.in_process import InProcessLauncher
 from clusterenv.limits import Limits
@@ -37,12 +44,18 @@ from clusterenv.wire.parcels import Packer
 from clusterenv.wire.reply_checks import ReplyChecks
 
 _TICK_S = 1.0
+_NUM_HASH_SEEDS = 1 << 32
+# What travels as text has no infinity.
+_LONGEST_S = 1e9
 
 
 def open_session(settings: Settings, ledger: Ledger) -> tuple[Session, AgreedSpaces]:
     """A session that is ready for work; nothing is left behind if that fails."""
     packer = Packer(elsewhere=not settings.launcher.trusted)
-    opening = Opening(settings, packer, Publisher(ledger, settings.encoding, packer), ledger)
+    if not isinstance(settings.launcher, InProcessLauncher):
+        ledger.hash_seed = choose_hash_seed(os.environ.get("PYTHONHASHSEED", ""))
+    publisher, reports = Publisher(ledger, settings.encoding, packer), LossReports(ledger)
+    opening = Opening(settings, packer, publisher, ledger, reports)
     session, spaces = opening.local() if settings.launcher.num_hosts == 0 else opening.remote()
     session.show()
     return session, spaces
@@ -56,15 +69,19 @@ class Opening:
     packer: Packer
     publisher: Publisher
     ledger: Ledger
+    reports: LossReports
 
     def local(self) -> tuple[Session, AgreedSpaces]:
         """With a host in this process."""
         settings = self.settings
         num_workers = settings.num_workers or min(cores(), settings.num_envs)
-        starter, spins = starter_for(settings)
+        starter, spins = starter_for(settings, self.ledger.hash_seed)
         plan = self._plan(range(settings.num_envs))
         limits = worker_limits(settings.limits)
-        start = LocalStart(num_workers, starter, limits, spins and cores() > num_workers, plan)
+        # Threads of an engine want all cores: whoever looks again and again has one of them.
+        has_core = cores() > num_workers and not isinstance(settings.backend, ThreadedBackend)
+        may_spin = spins and has_core
+        start = LocalStart(num_workers, starter, limits, may_spin, plan, self._tell)
         try:
             counts, spaces = self._agree(start)
             ready: list[int] = []
@@ -85,6 +102,7 @@ class Opening:
             settings.network,
             limits.lease_s,
             worker_limits(limits),
+            WorkerSetup(self.ledger.hash_seed, str(settings.log_dir or "")),
             workers_by_host(settings),
             self.publisher,
             self.ledger,
@@ -96,12 +114,15 @@ class Opening:
                 settings.num_envs,
                 settings.min_hosts or settings.launcher.num_hosts,
                 limits.startup_timeout_s,
-                self._is_trusted,
+                self.settings.trusts_hosts,
+                self.reports,
             )
             counts, spaces = self._agree(start)
             start.lay_out(packed_spaces(spaces))
             observation, action = spaces.single_observation_space, spaces.single_action_space
-            checks = ReplyChecks(observation, action, self.publisher)
+            trusted = self.settings.trusts_hosts
+            own = None if trusted else OwnPolicies(self.publisher, observation, action)
+            checks = ReplyChecks(observation, action, self.publisher, own, trusted)
             layout = RowLayout(leaves_of(observation))
             fleet = RemoteFleet(start, layout, checks, settings.num_envs)
             return self._session(fleet, spaces, counts, []), spaces
@@ -109,9 +130,8 @@ class Opening:
             hosts.close(0.0)
             raise
 
-    @property
-    def _is_trusted(self) -> bool:
-        return self.settings.launcher.trusted or self.settings.trust_workers
+    def _tell(self, stuck: Stuck) -> None:
+        self.reports.warn(LOCAL_HOST, stuck.text)
 
     def _plan(self, slots: range) -> Plan:
         """What the host of these slots is to run."""
@@ -122,9 +142,10 @@ class Opening:
             packer.pack(settings.backend.for_slots(tuple(slots)), with_env_ids=True),
             packer.pack(settings.sync_rule),
             settings.autoreset_mode.value,
-            self._is_trusted,
+            self.settings.trusts_hosts,
             packer.search_path,
             packer.working_directory,
+            isinstance(settings.backend, ThreadedBackend),
         )
 
     def _agree(self, start: LocalStart | RemoteStart) -> tuple[tuple[int, ...], AgreedSpaces]:
@@ -138,7 +159,7 @@ class Opening:
     ) -> Session:
         observation, action = spaces.single_observation_space, spaces.single_action_space
         rule, publisher = self.settings.sync_rule, self.publisher
-        drift = Drift(rule, observation, action, publisher, self.ledger)
+        drift = Drift(rule, observation, action, publisher, self.ledger, fleet.accuse)
         agreed = Agreement(
             observation,
             action,
@@ -146,21 +167,26 @@ class Opening:
             self.settings.autoreset_mode,
             spaces.steps_together,
             counts,
-            self._is_trusted,
+            self.settings.trusts_hosts,
         )
-        status = self._status(fleet)
-        return Session(fleet, agreed, publisher, drift, self.packer, ready, status)
-
-    def _status(self, fleet: Fleet) -> StatusServer:
-        run, num_envs = Run(secrets.token_hex(3), os.getpid()), self.settings.num_envs
-        return StatusServer(
-            f"{THREAD_NAME} status",
-            run,
-            lambda: snapshot(run.id, num_envs, self.publisher.version, fleet, self.ledger),
+        if spaces.steps_together and not hasattr(self.settings.backend, "in_batches_of"):
+            check_for_vector_envs(self.settings.batch_size, counts)
+        settings, ledger = self.settings, self.ledger
+        episodes = EpisodeLog(settings.num_envs, settings.autoreset_mode, lambda: ledger.uptime_s)
+        status = self._status(fleet, episodes)
+        return Session(
+            fleet, agreed, publisher, drift, self.packer, ready, status, self.reports, episodes
         )
 
+    def _status(self, fleet: Fleet, episodes: EpisodeLog) -> StatusServer:
+        run, publisher = Run(secrets.token_hex(3), os.getpid()), self.publisher
+        snapshots = Snapshots(run.id, self.settings, publisher, fleet, self.ledger, episodes)
+        show = Show(self.settings.backend, self.settings.num_envs, publisher, self.packer)
+        name = f"{THREAD_NAME} status"
+        return StatusServer(name, run, snapshots.take, episodes.watch, show)
 
-def _wait_until_ready(session: Session, host: Host, timeout_s: float) -> None:
+
+def _wait_until_ready(session: Session, host: LocalHost, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while not host.is_ready:
         if time.monotonic() > deadline:
@@ -178,12 +204,21 @@ def workers_by_host(settings: Settings) -> list[int | None]:
     return list(shares(max(settings.num_workers, num_hosts), [1.0] * num_hosts))
 
 
-def starter_for(settings: Settings) -> tuple[Starter, bool]:
+def choose_hash_seed(own: str) -> int:
+    """The hash seed of all workers: the head's own if it has one, else one for this run."""
+    # "random", which Python takes too, is not the same for all of them.
+    if own.isdecimal() and int(own) < _NUM_HASH_SEEDS:
+        return int(own)
+    return 1 + secrets.randbelow(_NUM_HASH_SEEDS - 1)
+
+
+def starter_for(settings: Settings, hash_seed: int | None) -> tuple[Starter, bool]:
     """How workers of this machine come to be, and whether waiting for them may spin."""
     launcher: Any = settings.launcher
     if isinstance(launcher, InProcessLauncher):
         return ThreadStarter(), False
-    return ProcessStarter(launcher.worker_environment, launcher.log_dir), True
+    environment = {**launcher.worker_environment, **hash_environment(hash_seed)}
+    return ProcessStarter(environment, settings.log_dir or launcher.log_dir), True
 
 
 def worker_limits(limits: Limits) -> WorkerLimits:
@@ -193,6 +228,9 @@ def worker_limits(limits: Limits) -> WorkerLimits:
         limits.step_timeout_s,
         limits.restart_timeout_s,
         limits.max_restarts_per_minute,
+        limits.max_restarts,
+        min(limits.restart_backoff_s, _LONGEST_S),
+        min(limits.slow_warning_s, _LONGEST_S),
     )
 
 

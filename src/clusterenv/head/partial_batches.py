@@ -22,42 +22,39 @@ _GIVE_UP_BELOW = 0.85
 _SMOOTHING = 0.1
 
 
+def check_for_vector_envs(batch_size: int, worker_sizes: Sequence[int]) -> None:
+    """Raise if workers that step all of their envs together cannot fill such batches."""
+    is_partial, largest = batch_size < sum(worker_sizes), max(worker_sizes)
+    if is_partial and (len(set(worker_sizes)) > 1 or batch_size % largest):
+        raise ValueError(
+            f"batch_size={batch_size}, but each worker's VectorEnv steps its {largest} envs "
+            "together: choose a multiple of that, and num_envs as a multiple of num_workers"
+        )
+
+
 class PartialBatches:
     """Knows which slots the user has received and not sent back yet."""
 
     def __init__(self, session: Session, batch_size: int) -> None:
         self._session, self._batch_size = session, batch_size
-        steps_together = session.agreed.steps_together
         # What the user has: the last batch, as long as nothing of it was sent, and all other slots.
         # A batch that is sent back as it came, before the next, costs no set anything.
         self._last: list[int] = []
         self._received: set[int] = set()
         # As many as there are batches under way.
+        steps_together = session.agreed.steps_together
         self._most_parts = 1 if steps_together else -(-session.num_envs // batch_size)
         has_core = session.fleet.has_core_to_spare
         self._worth_parts_s = _WORTH_PARTS_S if has_core else _WORTH_PARTS_IN_A_CROWD_S
         self._received_at, self._seconds_per_batch = 0.0, 0.0
         self._num_parts, self._is_to_join_parts = 1, False
-        if steps_together:
-            self._check_for_vector_envs()
-
-    def _check_for_vector_envs(self) -> None:
-        sizes = set(self._session.agreed.worker_sizes)
-        if self._batch_size == self._session.num_envs:
-            return
-        if len(sizes) > 1 or self._batch_size % max(sizes):
-            raise ValueError(
-                f"batch_size={self._batch_size}, but each worker's VectorEnv steps its "
-                f"{max(sizes)} envs together: take a multiple of that, and a num_envs "
-                "that divides by num_workers"
-            )
 
     def reset(self, seeds: Sequence[int | None], run_seed: int) -> None:
         """Start a reset of all slots."""
         self._last = []
         self._received.clear()
         self._received_at = time.perf_counter()
-        self._session.ready.clear()
+        self._session.forget_ready()
         every = range(self._session.num_envs)
         self._session.reset(every, seeds, None, run_seed, together=False)
 
@@ -67,7 +64,7 @@ class PartialBatches:
         if in_flight < self._batch_size:
             raise NoAsyncCallError(
                 f"Calling `recv` for batch_size={self._batch_size} slots while only {in_flight} "
-                "are under way: call `send` for the slots that `recv` returned.",
+                "are under way: call `send` first for slots that `recv` has returned.",
                 "recv",
             )
 
@@ -79,16 +76,12 @@ class PartialBatches:
         """Wait for the first ``batch_size`` slots that are ready."""
         if self._is_to_join_parts:
             self._is_to_join_parts = False
-            self._gather(self._num_under_way)
+            # For a while only: what is ready then is taken worker by worker.
+            self._session.gather(self._num_under_way, self._worth_parts_s)
         self._received.update(self._last)
         self._last = slots = self._session.take_ready(self._batch_size)
         self._note_time()
         return slots
-
-    def _gather(self, count: int) -> None:
-        """Wait a while for so many slots; what is ready then is taken worker by worker."""
-        self._session.fleet.wait_for_parts(count, self._worth_parts_s)
-        self._session.ready.sort()
 
     def _note_time(self) -> None:
         now = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 
@@ -59,6 +60,18 @@ class Pending:
         self.done([(request, slots)])
         return request
 
+    def collected(self, answers: Iterable[tuple[int, Sequence[int]]]) -> None:
+        """One fragment has answered these requests, for these slots of each."""
+        self.done([(self._find(number, slots), slots) for number, slots in answers])
+
+    def collects_of(self, answers: Iterable[tuple[int, Sequence[int]]]) -> list[Collect]:
+        """The requests to collect which a fragment of these slots would answer."""
+        collects = []
+        for number, slots in answers:
+            collects.append(self.collect_of(number))
+            self._find(number, slots)
+        return collects
+
     def voided(self, parts: Sequence[tuple[int, tuple[int, ...]]]) -> tuple[Voided, ...]:
         """The host will not answer these requests for these slots."""
         named = [(number, slot) for number, slots in parts for slot in slots]
@@ -76,6 +89,11 @@ class Pending:
             raise ProtocolError(f"an answer to request {number} for slots that nobody asked for")
         return request
 
+    def to_be_reset(self) -> set[int]:
+        """The slots that the host was asked to reset, and has not answered for."""
+        resets = [left for request, left in self._open.values() if isinstance(request, Reset)]
+        return set().union(*resets)
+
     def reopen(self, request: AnyRequest, slots: Iterable[int]) -> None:
         """What the host answered here was no answer."""
         _, left = self._open.setdefault(request.request, (request, set()))
@@ -88,6 +106,11 @@ class Pending:
         if not isinstance(request, Collect):
             raise ProtocolError(f"a fragment for request {number}, which is none to collect")
         return request
+
+    @property
+    def oldest_at(self) -> float:
+        """When the host was asked for the oldest of them; never, if there is none."""
+        return min(self._asked_at.values(), default=math.inf)
 
     @property
     def all(self) -> list[Voided]:
@@ -107,13 +130,20 @@ class Pending:
         """The host was not ready before: time counts from now on."""
         self._asked_at = dict.fromkeys(self._open, time.monotonic())
 
-    def is_overdue(self, step_timeout_s: float, grace_s: float) -> bool:
-        """Whether the host itself must hang: it should have told of a worker that does."""
+    def is_overdue(
+        self, step_timeout_s: float, grace_s: float, staffed_at: float = 0.0, more_s: float = 0.0
+    ) -> bool:
+        """Whether the host itself must hang: it should have told of a worker that does.
+
+        What was asked before ``staffed_at`` may have waited for a replacement, for ``more_s``.
+        """
         now = time.monotonic()
-        return any(
-            now - self._asked_at[number] > allowed_s(request, step_timeout_s) + grace_s
-            for number, (request, _) in self._open.items()
-        )
+        for number, (request, _) in self._open.items():
+            asked_at = self._asked_at[number]
+            waited_s = more_s if asked_at < staffed_at else 0.0
+            if now - asked_at > allowed_s(request, step_timeout_s) + grace_s + waited_s:
+                return True
+        return False
 
 
 def _some(slots: Iterable[int]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import socket
 import sys
@@ -11,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any
 
 from clusterenv.head.session import Session
 from clusterenv.launchers.base import cores
@@ -35,7 +33,8 @@ class Profiler:
     """
 
     def __init__(self, session: Session) -> None:
-        self._session, self._stopwatch = session, session.fleet.stopwatch
+        self._session, self._fleet = session, session.fleet
+        self._stopwatch = session.fleet.stopwatch
         self._began, self._rows = 0.0, 0
         self._kept: object = None
         self.result: Profile | None = None
@@ -64,7 +63,7 @@ class Profiler:
     def _profile(
         self, wall_s: float, steps: int, seconds: dict[str, float], workers: list[dict[str, float]]
     ) -> Profile:
-        calls, fleet = frozenset(self._stopwatch.calls), self._session.fleet
+        calls, fleet = frozenset(self._stopwatch.calls), self._fleet
         here = {socket.gethostname()}
         are_here = {host.machine for host in fleet.survey() if host.slots} == here
         return Profile(
@@ -88,12 +87,13 @@ class Profiler:
         finally:
             self._stopwatch.begin(before)
 
-    def begin_and_tell(self, envs: object) -> None:
+    def begin_and_tell(self, envs: object) -> Profiler:
         """Begin; at the end of the run, or of the process, say on standard error what it was."""
         self.__enter__()
         # Whoever forgets its envs without closing them is told as well.
         self._kept = envs
         atexit.register(self.tell)
+        return self
 
     def tell(self) -> None:
         """End, and say what it was, once."""
@@ -111,10 +111,10 @@ class Profiler:
 
     def _ask_workers(self) -> list[dict[str, float]]:
         answers = self._session.profile(on=False, timeout_s=_ASK_TIMEOUT_S)
-        return [seconds for seconds in answers if seconds and _are_seconds(seconds)]
+        return [seconds for seconds in answers if seconds]
 
     def _count_rows(self) -> int:
-        return sum(host.num_rows for host in self._session.fleet.survey())
+        return sum(host.num_rows for host in self._fleet.survey())
 
 
 def _behind_s(workers: Sequence[dict[str, float]]) -> float:
@@ -126,15 +126,3 @@ def _behind_s(workers: Sequence[dict[str, float]]) -> float:
     idle_s = [worker["idle"] for worker in workers]
     behind_s = sum(worker["behind"] for worker in workers) / len(workers)
     return max(behind_s, sum(idle_s) / len(idle_s) - min(idle_s))
-
-
-def _are_seconds(value: Any) -> bool:
-    """Whether a worker's times are what they should be: hosts are not believed blindly."""
-    return (
-        isinstance(value, dict)
-        and {"idle", "behind"} <= value.keys()
-        and all(
-            isinstance(name, str) and isinstance(seconds, float) and 0 <= seconds < math.inf
-            for name, seconds in value.items()
-        )
-    )

@@ -17,8 +17,11 @@ from clusterenv.sync.ledger import Ledger
 from clusterenv.sync.rules import EVALUATION
 from clusterenv.wire.parcels import Packer
 
+# One that is trained, and one that is only evaluated.
+_MOST_POLICIES = 2
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Publication:
     """One version, ready to be pulled. Immutable, so that a pull never sees half of it."""
 
@@ -47,11 +50,17 @@ class Publisher:
         self._ledger, self._encoding, self._packer = ledger, encoding, packer
         self._lock = threading.Lock()
         self.newest: Publication | None = None
-        self._policy: Policy | None = None
-        # By policy: the version with which it came.
+        # Those that were published last, the newest at the end.
+        self._introduced: list[tuple[Policy, TakePolicy]] = []
+        self._num_introduced = 0
+        # The versions with which another policy object came than the one before.
         self._first_versions: list[int] = []
+        # … and the ids of those policies: one that comes again has the one that it had.
+        self._ids: list[int] = []
         # By host: what it was sent last, to act with. Used by whoever answers pulls, one at a time.
         self._held: dict[str, Publication] = {}
+        # The last two that hosts were told of in requests that name their version.
+        self._promised: list[Publication] = []
         self._encoded: dict[tuple[int, int], tuple[str, Buffer]] = {}
 
     @property
@@ -60,8 +69,12 @@ class Publisher:
         return 0 if self.newest is None else self.newest.version
 
     def policy_of(self, version: int) -> int:
-        """The id of the policy that this version belongs to."""
+        """Which policy object: one more with each that was published after another."""
         return bisect.bisect_right(self._first_versions, version)
+
+    def policy_id_of(self, version: int) -> int:
+        """The id by which hosts know the policy that a version belongs to."""
+        return self._ids[self.policy_of(version) - 1]
 
     def news(self, measured: Measured | None = None) -> Newest:
         """What hosts are told."""
@@ -70,17 +83,23 @@ class Publisher:
             return Newest(0, 0)
         return Newest(newest.policy.policy_id, newest.version, measured)
 
+    def promise(self) -> None:
+        """Hosts may pull what is newest now by its version, until two others were promised."""
+        newest = self.newest
+        if newest is not None and newest not in self._promised:
+            self._promised = [*self._promised[-1:], newest]
+
     def publish(self, policy: Policy) -> int:
         """Make the weights of ``policy`` available; bit-equal weights are no new version."""
         with self._lock:
             newest = self.newest
             snapshot = Snapshot(policy.weights(), self._encoding)
-            if newest is None or policy is not self._policy:
+            if newest is None or policy is not self._introduced[-1][0]:
                 take = self._introduce(policy, snapshot)
                 version = self.version + 1
                 self._first_versions.append(version)
+                self._ids.append(take.policy_id)
                 self.newest = Publication(version, take, snapshot, policy_since=version)
-                self._policy = policy
             elif snapshot.layout != newest.snapshot.layout:
                 raise ValueError(_difference(newest.snapshot.layout, snapshot.layout))
             elif snapshot.vector != newest.snapshot.vector:
@@ -90,13 +109,31 @@ class Publisher:
             return self.version
 
     def _introduce(self, policy: Policy, snapshot: Snapshot) -> TakePolicy:
-        policy_id = 1 if self.newest is None else self.newest.policy.policy_id + 1
+        """What hosts are sent first: the same again where they had it before this one.
+
+        By that workers know whether their recurrent state is of this policy: evaluating another
+        one between two rollouts must not disturb them.
+        """
         layout = encode_layout(snapshot.layout)
-        return TakePolicy(policy_id, self._packer.pack(policy), layout)
+        for known, take in self._introduced:
+            if known is policy and take.layout == layout:
+                break
+        else:
+            packed = self._packer.pack(policy)
+            self._num_introduced += 1
+            take = TakePolicy(self._num_introduced, packed, layout)
+        others = [one for one in self._introduced if one[0] is not policy]
+        self._introduced = [*others[1 - _MOST_POLICIES :], (policy, take)]
+        return take
+
+    def introduced(self, policy_id: int) -> TakePolicy | None:
+        """A policy as hosts get it, if it is one of the last."""
+        takes = [take for _, take in self._introduced if take.policy_id == policy_id]
+        return takes[0] if takes else None
 
     def hand_over(self, host: str, pull: PullWanted) -> Publication:
-        """For a host in this process: the newest version as it is."""
-        newest = self._newest_for(host, pull)
+        """For a host in this process: the version that it wants as it is."""
+        newest = self._wanted_by(host, pull)
         num_bytes = len(newest.snapshot.vector)
         self._ledger.record_pull(
             host,
@@ -111,13 +148,13 @@ class Publisher:
         return newest
 
     def encode_for(self, host: str, pull: PullWanted) -> Encoded:
-        """For a host behind a socket: the newest version, encoded.
+        """For a host behind a socket: the version that it wants, encoded.
 
         Runs on the thread that serves pulls, which also computes the checksum: the learner does
         not wait for it.
         """
         held = self._held.get(host)
-        newest = self._newest_for(host, pull)
+        newest = self._wanted_by(host, pull)
         known = newest.policy.policy_id, 0 if held is None else held.version
         base = held if (pull.policy_id, pull.held) == known else None
         encoding, data = self._encode(newest, None if pull.cause == EVALUATION else base)
@@ -132,9 +169,16 @@ class Publisher:
         starts_from = base.version if base is not None and encoding == "delta" else 0
         return Encoded(newest, encoding, starts_from, data)
 
-    def _newest_for(self, host: str, pull: PullWanted) -> Publication:
+    def _wanted_by(self, host: str, pull: PullWanted) -> Publication:
+        """The version that it names, or a later one of that policy; else the newest."""
         newest = self.newest
         assert newest is not None, "a host pulls before anything was published"
+        if pull.version:
+            policy_id = self.policy_id_of(pull.version)
+            for one in self._promised:
+                if one.policy.policy_id == policy_id and one.version >= pull.version:
+                    newest = one
+                    break
         if pull.cause != EVALUATION:
             self._held[host] = newest
         return newest

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from clusterenv.head.asking import Asking
 from clusterenv.head.batch import Batch
+from clusterenv.head.host_requests import HostRequests
 from clusterenv.host.events import Voided
 from clusterenv.plain.values import pack, unpack
 from clusterenv.protocol.requests import Act, Collect, Reset, Step
@@ -26,13 +26,15 @@ class Recovery:
     """
 
     def __init__(
-        self, asking: Asking, batch: Batch, autoreset_mode: AutoresetMode, ready: list[int]
+        self, asking: HostRequests, batch: Batch, autoreset_mode: AutoresetMode, ready: list[int]
     ) -> None:
         self._asking, self._batch, self._mode, self._ready = asking, batch, autoreset_mode, ready
         self._unreported: set[int] = set()
         self._to_restart: set[int] = set()
         self._seed = 0
         self._incarnations: dict[int, int] = {}
+        self._last_asked: dict[int, int] = {}
+        """By slot: the number of the last request before its loss was heard of."""
 
     @property
     def has_lost_slots(self) -> bool:
@@ -45,30 +47,64 @@ class Recovery:
         self._unreported.difference_update(slots)
         self._to_restart.difference_update(slots)
 
+    def rest_of_workers(self, slots: Sequence[int], blocks: Iterable[Sequence[int]]) -> list[int]:
+        """Lost slots whose worker, with one VectorEnv for its block, has some of ``slots`` too.
+
+        A new VectorEnv begins with all its envs at once. What was to be reported of these slots is
+        said in the answer to the reset.
+        """
+        chosen, lost = set(slots), self._unreported | self._to_restart
+        rest = [s for block in blocks if chosen & set(block) for s in block if s in lost - chosen]
+        for slot in self._unreported.intersection(rest):
+            self._batch.note_info(slot, {"env_lost": True})
+        return rest
+
     def restart_later(self, slots: Iterable[int]) -> None:
         """The reset of these slots was abandoned before anybody began with it."""
         self._to_restart.update(slots)
 
-    def lost(self, slots: Iterable[int], voided: Sequence[Voided]) -> list[Voided]:
+    def lost(
+        self, slots: Iterable[int], voided: Sequence[Voided], *, in_vain: bool = False
+    ) -> list[Voided]:
         """The envs of these slots are gone, and these requests with them.
 
         Resets are repeated; steps are answered with a row that says what happened, now or with the
-        next step.
+        next step. Requests that were ``in_vain`` met envs that were gone before: that is news only
+        if they were sent after the loss was heard of, if it was.
 
         Returns:
             The fragments that have to be collected again.
         """
         collects = [one for one in voided if isinstance(one.request, Collect)]
-        resets = [one for one in voided if isinstance(one.request, Reset)]
-        steps = [one for one in voided if isinstance(one.request, Step | Act)]
-        starting_over = {slot for one in (*collects, *resets) for slot in one.slots}
-        self._unreported.update(set(slots) - starting_over - self._to_restart)
-        # Whoever collects again asks for a new start first.
-        self._to_restart.update(slot for one in collects for slot in one.slots)
-        for one in resets:
-            self._reset_again(one)
-        self._report(sorted({slot for one in steps for slot in one.slots}))
+        collected, reset, stepped = (
+            {slot for one in voided if isinstance(one.request, kind) for slot in one.slots}
+            for kind in (Collect, Reset, Step | Act)
+        )
+        lost = set(slots)
+        if in_vain:
+            lost -= self._known(voided)
+        self._batch.lose_episodes(sorted(lost))
+        self._last_asked.update(dict.fromkeys(lost, self._asking.last_number))
+        self._unreported.update(lost - collected - reset - self._to_restart)
+        # Whoever collects again asks for a new start first, unless there is one anyway.
+        self._to_restart.update(lost & collected - reset)
+        for one in voided:
+            # Where a step was to follow, its row tells of the loss, and the slot starts over then.
+            again = tuple(slot for slot in one.slots if slot not in stepped)
+            if isinstance(one.request, Reset) and again:
+                self._reset_again(Voided(one.request, again))
+        # Where a reset is on its way to the replacement, its row answers the step as well.
+        self._report(sorted(stepped.intersection(slots)))
         return collects
+
+    def _known(self, voided: Sequence[Voided]) -> set[int]:
+        """Of the slots of these requests those that were asked before their loss was heard of."""
+        return {
+            slot
+            for one in voided
+            for slot in one.slots
+            if one.request.request <= self._last_asked.get(slot, 0)
+        }
 
     def _reset_again(self, voided: Voided) -> None:
         reset = voided.request
@@ -87,8 +123,11 @@ class Recovery:
         self._unreported.difference_update(lost)
         self._restart(lost, reports_loss=False)
 
-    def deal_with_lost(self, slots: Sequence[int]) -> Sequence[int]:
-        """Report or restart what was lost among ``slots``; give back those that can be stepped."""
+    def deal_with_lost(self, slots: Sequence[int], together: bool = True) -> Sequence[int]:
+        """Report or restart what was lost among ``slots``; give back those that can be stepped.
+
+        ``together``: whether their rows are wanted at once, or as they come.
+        """
         if not self.has_lost_slots:
             return slots
         unreported = [slot for slot in slots if slot in self._unreported]
@@ -99,7 +138,7 @@ class Recovery:
                 "first with reset(options={'reset_mask': info['env_lost']})"
             )
         self._report(unreported)
-        self._restart(waiting, reports_loss=False)
+        self._restart(waiting, reports_loss=False, together=together)
         dealt_with = {*unreported, *waiting}
         return [slot for slot in slots if slot not in dealt_with]
 
@@ -108,7 +147,7 @@ class Recovery:
         if self._mode is AutoresetMode.SAME_STEP:
             for slot in slots:
                 final = {"final_obs": self._batch.observation_of(slot), "final_info": {}}
-                self._batch.infos.note(slot, {**final, "env_lost": True})
+                self._batch.note_info(slot, {**final, "env_lost": True})
             self._restart(slots, reports_loss=True)
             return
         for slot in slots:
@@ -116,14 +155,16 @@ class Recovery:
         self._to_restart.update(slots)
         self._ready.extend(slots)
 
-    def _restart(self, slots: Sequence[int], *, reports_loss: bool) -> None:
+    def _restart(self, slots: Sequence[int], *, reports_loss: bool, together: bool = True) -> None:
         if not slots:
             return
         self._to_restart.difference_update(slots)
         seeds = [self._next_seed(slot) for slot in slots]
         packed = pack(seeds, allow_pickle=False)
         number = self._asking.new_number()
-        reset = Reset(number, tuple(slots), seeds[0], packed, reports_loss=reports_loss)
+        reset = Reset(
+            number, tuple(slots), seeds[0], packed, reports_loss=reports_loss, together=together
+        )
         self._asking.ask(reset)
 
     def _next_seed(self, slot: int) -> int:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from clusterenv.arrays import Array
 from clusterenv.errors import ProtocolError
 from clusterenv.head.fleet import Deal, Host, Presence
 from clusterenv.head.host_answers import LONGEST_TEXT, RowSink, events_in
-from clusterenv.head.remote_host import RemoteHost, State
+from clusterenv.head.remote_host import HostState, RemoteHost
 from clusterenv.head.remote_start import RemoteStart, deal_slots
 from clusterenv.head.watch import Ended
 from clusterenv.host.events import Event, Lost, Rows, Values, Voided
 from clusterenv.launchers.base import Launcher
 from clusterenv.plain.row_layout import ResultRows, RowLayout
+from clusterenv.plain.spaces import rows_of
 from clusterenv.protocol.fragments import FragmentPart
 from clusterenv.protocol.requests import Act, Collect, Step
 from clusterenv.protocol.worker_status import WorkerStatus
+from clusterenv.restarts import explained, longest_delay_s
+from clusterenv.sharing import in_words
 from clusterenv.stopwatch import Stopwatch
 from clusterenv.wire.messages import CannotStart
 from clusterenv.wire.reply_checks import ReplyChecks
@@ -28,6 +31,8 @@ _log = logging.getLogger("clusterenv")
 # A host should have told of a worker that hangs by then.
 _HUNG_GRACE_S = 10.0
 _CHECK_EVERY_S = 0.5
+_WAITING = (HostState.HERE, HostState.SPARE)
+_WITHOUT_SLOTS = (HostState.ORDERED, HostState.LATE, HostState.SPARE, HostState.LOST)
 
 
 class RemoteFleet:
@@ -43,8 +48,12 @@ class RemoteFleet:
         self, start: RemoteStart, layout: RowLayout, checks: ReplyChecks, num_envs: int
     ) -> None:
         self._start, self._hosts, self._checks = start, start.hosts, checks
+        self._reception = start.hosts.reception
         self._sink = RowSink(layout, num_envs)
         self._num_envs = num_envs
+        self._driver = driver = start.hosts.driver
+        driver.row_bytes = layout.size(1)
+        driver.expect(num_envs)
         self.deals = 0
         self.hosts: Sequence[Host] = start.staffed
         self._next_check = 0.0
@@ -68,7 +77,7 @@ class RemoteFleet:
     @property
     def spares(self) -> list[str]:
         """The hosts that wait for a place."""
-        return self._hosts.spares
+        return self._reception.spares
 
     @property
     def workers(self) -> tuple[WorkerStatus, ...]:
@@ -82,7 +91,7 @@ class RemoteFleet:
     @property
     def stopwatch(self) -> Stopwatch:
         """Counts what the user's thread does, and how long it waits for hosts."""
-        return self._hosts.driver.stopwatch
+        return self._driver.stopwatch
 
     def step_at_once(self, step: Step, actions: Array) -> bool:
         """Nothing is quicker than asking."""
@@ -94,11 +103,11 @@ class RemoteFleet:
 
     def wake(self) -> None:
         """End a wait; may be called by any thread."""
-        self._hosts.driver.wake()
+        self._driver.wake()
 
     def events(self, timeout_s: float) -> Iterator[tuple[Host, Event]]:
         """Wait for something to happen, and give what it means."""
-        driver = self._hosts.driver
+        driver = self._driver
         with driver:
             driver.drive(0.0 if driver.arrivals else timeout_s)
         for name, message, frames in driver.take_arrivals():
@@ -125,20 +134,23 @@ class RemoteFleet:
             case _:
                 try:
                     for event in events_in(host, message, frames, self._sink, self._checks):
+                        if isinstance(event, FragmentPart):
+                            self._hosts.count_coded(message, frames, event)
                         yield host, event
                 except Exception as error:
                     reason = f"it broke the protocol: {ProtocolError.of(error)}"
                     yield host, self._lose(host, reason)
 
-    def check_acted(self, rows: Rows, acted: Any, others: Iterable[Any]) -> None:
-        """ProtocolError if no policy can have done this in these rows, where others did that."""
+    def check_acted(self, rows: Rows, acted: Any) -> None:
+        """ProtocolError if the policy cannot have done this in these rows."""
         if not isinstance(rows.request, Act):
             raise ProtocolError("no policy was asked to act")
-        self._checks.check_acted(acted, len(rows.slots), rows.request.newest, others)
 
-    def fit_together(self, part: FragmentPart, others: Iterable[FragmentPart]) -> bool:
-        """Whether a fragment can be joined with others that wait for that."""
-        return all(self._checks.fits(part, other) for other in others)
+        def observe() -> list[Array]:
+            leaves, own = self.results.observations, rows_of(rows.slots)
+            return [leaf[own] for leaf in leaves if leaf is not None]
+
+        self._checks.check_acted(acted, len(rows.slots), rows.request.newest, observe)
 
     def blame(self, host: Host, event: Event, error: Exception) -> None:
         """Nothing could be made of what this host said: its answer does not count."""
@@ -147,47 +159,76 @@ class RemoteFleet:
             return
         if isinstance(event, Rows | Values | FragmentPart):
             liar.pending.reopen(event.request, event.slots)
-        self._hosts.driver.put(host.name, ProtocolError.of(error))
+        self._driver.put(host.name, ProtocolError.of(error))
+
+    def accuse(self, host: str, policy_id: int, error: Exception) -> bool:
+        """Rows of this host cannot be used: its fault, if that policy can act at the head."""
+        if not self._checks.knows(policy_id):
+            return False
+        self._driver.put(host, ProtocolError.of(error))
+        return True
 
     # Losses.
 
     def _find_losses(self, now: float) -> Iterator[tuple[Host, Event]]:
         limits = self._hosts.limits
+        for host, reason in self._hosts.start_due():
+            yield host, self._lose(host, reason)
         for host in self._start.staffed:
             if host.leaving and all(isinstance(v.request, Collect) for v in host.pending.all):
-                yield host, self._lose(host, host.leaving, counts=False)
-            elif host.is_ready and host.pending.is_overdue(limits.step_timeout_s, _HUNG_GRACE_S):
+                yield host, self._lose(host, host.leaving)
+            elif host.is_ready and self._is_overdue(host):
                 yield host, self._lose(host, f"no answer within {limits.step_timeout_s:g} s")
             elif not host.is_ready and now - host.started_at > limits.restart_timeout_s:
                 reason = f"not ready within restart_timeout_s={limits.restart_timeout_s:g}"
                 yield host, self._lose(host, reason, is_absent=True)
 
-    def _lose(
-        self, host: RemoteHost, reason: str, *, counts: bool = True, is_absent: bool = False
-    ) -> Lost:
+    def _is_overdue(self, host: RemoteHost) -> bool:
+        """Whether it hangs. It may take longer than its workers: it may have to replace one."""
+        limits = self._hosts.limits
+        replacing_s = longest_delay_s(limits) + limits.restart_timeout_s
+        pending, staffed_at = host.pending, host.staffed_at
+        return pending.is_overdue(limits.step_timeout_s, _HUNG_GRACE_S, staffed_at, replacing_s)
+
+    def _lose(self, host: RemoteHost, reason: str, *, is_absent: bool = False) -> Lost:
         """A host is lost: replace it, and say what will not be answered."""
-        slots, voided = tuple(host.slots), host.void()
+        now = time.monotonic()
+        slots, worked_s, voided = tuple(host.slots), host.worked_s(now), host.void()
         obituary = (
-            f"{self._hosts.whereabouts(host)} was lost: {reason}; it ran slots "
-            f"{', '.join(map(str, slots))}{self._hosts.log_tail(host)}"
+            f"{self._hosts.whereabouts(host)} was lost: {explained(reason)}; it ran "
+            f"{in_words(slots)}{self._hosts.log_tail(host)}"
         )
+        limits, restarts = self._hosts.limits, host.restarts
         if is_absent and self._others(host):
-            if host.state is not State.ORDERED:
-                self._hosts.dismiss(host)
-            # Else it may still come, and take part then.
-            return Lost(slots, reason, obituary, voided, obituary)
-        limit, restarts = self._hosts.limits.max_restarts_per_minute, len(host.restarts)
-        if counts and not host.may_restart(limit, time.monotonic()):
+            refusal = self._let_be_late(host, reason, now)
+            if not refusal:
+                return Lost(slots, reason, obituary, voided, obituary, host.name)
+        else:
+            refusal = restarts.spend(limits, reason, now, worked_s, bool(host.leaving))
+        if refusal:
             self._hosts.dismiss(host)
-            error = (
-                f"{obituary}\nIt was replaced {restarts} times within a minute already, which is "
-                "max_restarts_per_minute; fix the env, or raise that limit"
-            )
-            return Lost(slots, reason, obituary, voided, error)
-        self._hosts.replace(host)
+            return Lost(slots, reason, obituary, voided, f"{obituary}\n{refusal}", host.name)
+        self._hosts.replace(host, restarts.delay_s(limits))
+        # It is started as soon as what is lost has been told.
+        self._next_check = 0.0
         self.hosts = self._start.staffed
         self.deals += 1
-        return Lost(slots, reason, obituary, voided)
+        return Lost(slots, reason, obituary, voided, who=host.name)
+
+    def _let_be_late(self, host: RemoteHost, reason: str, now: float) -> str:
+        """A host that is not ready in time may still come, and take part then; or why not.
+
+        One that is there, and slow to build its envs, may be late as often as it may be replaced.
+        """
+        if host.state is HostState.ORDERED:
+            return ""
+        limits = self._hosts.limits
+        if refusal := host.restarts.spend(limits, reason, now, 0.0, is_orderly=True):
+            return refusal
+        with self._hosts.driver:
+            # It may have got ready at the last moment.
+            host.become(HostState.SPARE if host.is_ready else HostState.LATE)
+        return ""
 
     def _others(self, absent: RemoteHost) -> list[RemoteHost]:
         """The hosts that are there, but for this one, if they are enough."""
@@ -203,7 +244,7 @@ class RemoteFleet:
         if looked_at == self._looked_at:
             return None
         self._looked_at = looked_at
-        arrived = [host for host in self._hosts.all if host.state is State.HERE]
+        arrived = [host for host in self._hosts.all if host.state in _WAITING]
         if not arrived or len(self.hosts) >= self._num_envs:
             return None
         present = [host for host in self._hosts.all if host.slots or host in arrived]
@@ -219,7 +260,7 @@ class RemoteFleet:
         others = self._others(absent) if absent is not None else []
         if not others or absent is None:
             return None
-        if absent.state not in (State.LOST, State.ORDERED):
+        if absent.state not in _WITHOUT_SLOTS:
             self._hosts.dismiss(absent)
         return self._deal(others)
 
@@ -231,12 +272,12 @@ class RemoteFleet:
         self.deals += 1
         moved: list[int] = []
         voided: list[Voided] = []
-        with self._hosts.driver:
+        with self._driver:
             for host in self._hosts.all:
                 if host.slots != before[host.name]:
                     voided += host.void()
                     moved += host.slots
-                    if host.slots and host.state is not State.ORDERED:
+                    if host.slots and host.state is not HostState.ORDERED:
                         self._hosts.build(host)
         self.hosts = self._start.staffed
         return Deal(tuple(moved), tuple(voided))

@@ -6,7 +6,7 @@ It has the methods of a host in this process; what they do happens behind the so
 from __future__ import annotations
 
 import math
-from collections import deque
+import time
 from enum import Enum, auto
 
 from clusterenv.arrays import Array, Buffer, bytes_of
@@ -16,24 +16,25 @@ from clusterenv.head.pending import Pending
 from clusterenv.host.events import (
     Voided,
 )
-from clusterenv.host.worker import RESTART_WINDOW_S
 from clusterenv.protocol.message import Message
 from clusterenv.protocol.requests import (
     AnyRequest,
+    Collect,
     Newest,
     Step,
 )
 from clusterenv.protocol.worker_status import WorkerStatus
+from clusterenv.restarts import RestartBudget
 from clusterenv.wire.driver import Driver
 from clusterenv.wire.messages import (
     Abandon,
     Announce,
     Hello,
-    Staff,
+    StaffReport,
 )
 
 
-class State(Enum):
+class HostState(Enum):
     """Where a host is in its life."""
 
     ORDERED = auto()
@@ -42,17 +43,23 @@ class State(Enum):
     BUILT = auto()
     LAYING_OUT = auto()
     READY = auto()
+    LATE = auto()
+    """It was not ready in time: others have its slots."""
+    SPARE = auto()
+    """It is done with what it was too late for, and may get slots again."""
     LOST = auto()
 
 
 _NEXT = {
-    State.ORDERED: (State.HERE, State.LOST),
-    State.HERE: (State.BUILDING, State.LOST),
-    State.BUILDING: (State.BUILDING, State.BUILT, State.LOST),
-    State.BUILT: (State.BUILDING, State.LAYING_OUT, State.LOST),
-    State.LAYING_OUT: (State.BUILDING, State.READY, State.LOST),
-    State.READY: (State.BUILDING, State.LOST),
-    State.LOST: (),
+    HostState.ORDERED: (HostState.HERE, HostState.LOST),
+    HostState.HERE: (HostState.BUILDING, HostState.LATE, HostState.LOST),
+    HostState.BUILDING: (HostState.BUILDING, HostState.BUILT, HostState.LATE, HostState.LOST),
+    HostState.BUILT: (HostState.BUILDING, HostState.LAYING_OUT, HostState.LATE, HostState.LOST),
+    HostState.LAYING_OUT: (HostState.BUILDING, HostState.READY, HostState.LATE, HostState.LOST),
+    HostState.READY: (HostState.BUILDING, HostState.SPARE, HostState.LOST),
+    HostState.LATE: (HostState.BUILDING, HostState.SPARE, HostState.LOST),
+    HostState.SPARE: (HostState.BUILDING, HostState.LOST),
+    HostState.LOST: (),
 }
 
 
@@ -60,7 +67,7 @@ LONGEST_REASON = 300
 """So much of a reason that a host gives is kept."""
 
 
-_STATE_IN_WORDS = {State.ORDERED: "ordered", State.READY: "ready", State.LOST: "lost"}
+_STATE_IN_WORDS = {HostState.ORDERED: "ordered", HostState.READY: "ready", HostState.LOST: "lost"}
 
 
 class RemoteHost:
@@ -75,7 +82,7 @@ class RemoteHost:
         """Which host of the run, and the how-manieth in that place."""
         self._driver = driver
         self.slots = range(0)
-        self.state = State.ORDERED
+        self.state = HostState.ORDERED
         self.hello: Hello | None = None
         self.epoch = 0
         """Grows whenever what was asked before is not wanted any more."""
@@ -83,23 +90,31 @@ class RemoteHost:
         self.descriptions: tuple[tuple[int, bytes], ...] = ()
         self.leaving = ""
         """Why it will have to end soon, if it has said so."""
-        self.restarts: deque[float] = deque()
+        self.restarts = RestartBudget()
+        self.ready_at = math.inf
+        """Since when it can be asked for work; before its slots were dealt anew it worked, too."""
+        self._worked_before_s = 0.0
         self.workers: tuple[WorkerStatus, ...] = ()
+        self.staffed_at = 0.0
+        """Since when all its workers are ready; infinite while one is being replaced."""
         self.num_rows = 0
         """Steps and resets of single slots so far, those of its predecessors included."""
         self._num_pulls = 0
         self._held_back: list[tuple[Message, list[Buffer]]] = []
 
-    def become(self, state: State) -> None:
+    def become(self, state: HostState) -> None:
         """Go on to another state; ProtocolError if that cannot be."""
         if state not in _NEXT[self.state]:
             raise ProtocolError(f"it is {self.state.name}, and cannot be {state.name} next")
+        if self.is_ready:
+            # To build other envs is no work.
+            self._worked_before_s, self.ready_at = self.worked_s(time.monotonic()), math.inf
         self.state = state
 
     @property
     def is_ready(self) -> bool:
         """Whether it can be asked for work."""
-        return self.state is State.READY
+        return self.state is HostState.READY
 
     @property
     def is_idle(self) -> bool:
@@ -132,37 +147,37 @@ class RemoteHost:
             self.workers,
         )
 
-    def successor(self, now: float) -> RemoteHost:
-        """The next host in this place."""
-        following = RemoteHost(self.index, self._driver, now, self.incarnation + 1)
+    def successor(self, start_at: float) -> RemoteHost:
+        """The next host in this place, which is to be started then."""
+        following = RemoteHost(self.index, self._driver, start_at, self.incarnation + 1)
         following.slots, following.restarts = self.slots, self.restarts
         following.num_rows = self.num_rows
         return following
 
-    def may_restart(self, limit: int, now: float) -> bool:
-        """Whether the budget has room for another restart; if so, spend it."""
-        while self.restarts and now > self.restarts[0] + RESTART_WINDOW_S:
-            self.restarts.popleft()
-        if len(self.restarts) >= limit:
-            return False
-        self.restarts.append(now)
-        return True
+    def worked_s(self, now: float) -> float:
+        """How long it did good work: until it was given what it has not answered."""
+        since_ready_s = min(now, self.pending.oldest_at) - self.ready_at
+        return self._worked_before_s + max(0.0, since_ready_s)
 
-    def note_staff(self, staff: Staff) -> None:
+    def note_staff(self, staff: StaffReport) -> None:
         """The workers that it has now."""
         if len(staff.workers) > self.num_workers:
             raise ProtocolError(f"{len(staff.workers)} workers; it has {self.num_workers}")
         self.workers = tuple(
             WorkerStatus(
-                f"{one.name:.50}",
+                printable(one.name),
                 one.pid,
-                f"{one.state:.50}",
+                printable(one.state),
                 _within(self.slots, one.first_slot, one.num_slots),
                 one.incarnation,
                 self.name,
             )
             for one in staff.workers
         )
+        if not all(worker.state == "ready" for worker in self.workers):
+            self.staffed_at = math.inf
+        elif self.staffed_at == math.inf:
+            self.staffed_at = time.monotonic()
 
     def note_descriptions(self, descriptions: tuple[tuple[int, bytes], ...]) -> None:
         """Its workers have built their envs, and say this about them."""
@@ -198,6 +213,8 @@ class RemoteHost:
             frames = [bytes_of(actions)]
         # Under the lock: it may become ready at any moment, while another thread drives.
         with self._driver:
+            if isinstance(request, Collect):
+                self._driver.expect(len(request.slots) * (request.num_steps + 1))
             self.pending.add(request)
             if self.is_ready:
                 self._driver.send(self.name, request, frames)
@@ -206,6 +223,7 @@ class RemoteHost:
 
     def send_held_back(self) -> None:
         """It is ready: send what had to wait for that. Only while driving."""
+        self.ready_at = time.monotonic()
         self.pending.begin_now()
         for message, frames in self._held_back:
             self._driver.send(self.name, message, frames)
@@ -242,6 +260,11 @@ class RemoteHost:
         if epoch > self.epoch:
             raise ProtocolError(f"a message of epoch {epoch}, which has not begun")
         return epoch == self.epoch
+
+
+def printable(text: str) -> str:
+    """The beginning of a name, without what a terminal would take for a command."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:50])
 
 
 def _within(slots: range, first: int, count: int) -> range:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from clusterenv.errors import ProtocolError, StartupError
-from clusterenv.head.descriptions import Description, read_description
+from clusterenv.head.descriptions import Description, description_reader
 from clusterenv.head.host_answers import LONGEST_TEXT, shortened
 from clusterenv.head.hosts import Hosts
+from clusterenv.head.loss_reports import LossReports, harmless
 from clusterenv.head.remote_errors import rebuild
-from clusterenv.head.remote_host import LONGEST_REASON, RemoteHost, State
+from clusterenv.head.remote_host import LONGEST_REASON, HostState, RemoteHost
 from clusterenv.head.watch import Ended
 from clusterenv.host.plan import Spaces
 from clusterenv.sharing import shares
-from clusterenv.wire.messages import CannotStart, Warned, WorkerLost
+from clusterenv.wire.messages import CannotStart, Warned, WorkerLost, WorkerStuck
 
-_log = logging.getLogger("clusterenv")
 _TICK_S = 1.0
 # Hosts that are nearly ready when min_hosts are need not join later.
 _GRACE_FOR_LATE_S = 2.0
@@ -44,10 +43,16 @@ class RemoteStart:
     """What there is of a remote fleet before the spaces are known."""
 
     def __init__(
-        self, hosts: Hosts, num_envs: int, min_hosts: int, timeout_s: float, trusted: bool
+        self,
+        hosts: Hosts,
+        num_envs: int,
+        min_hosts: int,
+        timeout_s: float,
+        trusted: bool,
+        reports: LossReports,
     ) -> None:
         self.hosts, self._num_envs, self.min_hosts = hosts, num_envs, min_hosts
-        self._timeout_s, self._trusted = timeout_s, trusted
+        self._timeout_s, self._trusted, self._reports = timeout_s, trusted, reports
         self.warnings: list[tuple[str, str, str]] = []
         self.descriptions: list[tuple[int, Description]] = []
         """How many slots there are of each kind, in slot order, and what is known of them."""
@@ -60,7 +65,9 @@ class RemoteStart:
     def _build(self) -> None:
         """Deal all slots to the hosts that are there, and have them build the envs."""
         with self.hosts.driver:
-            here = [h for h in self.hosts.all if h.state is not State.LOST and h.hello is not None]
+            here = [
+                h for h in self.hosts.all if h.state is not HostState.LOST and h.hello is not None
+            ]
             for host in self.hosts.all:
                 host.slots = range(0)
             deal_slots(self._num_envs, here)
@@ -77,7 +84,7 @@ class RemoteStart:
         """
         deadline = time.monotonic() + self._timeout_s
         while True:
-            wanted = [h for h in self.hosts.all if h.state is not State.LOST]
+            wanted = [h for h in self.hosts.all if h.state is not HostState.LOST]
             if not enough:
                 wanted = [host for host in wanted if host.slots]
             late = [host for host in wanted if not done(host)]
@@ -90,12 +97,13 @@ class RemoteStart:
             if remaining_s <= 0:
                 if enough and num_done >= enough:
                     return True
+                reception = self.hosts.reception
                 raise StartupError(
                     f"{num_done} of {len(wanted)} hosts {what} within "
                     f"startup_timeout_s={self._timeout_s:g}; waiting for "
-                    f"{', '.join(map(self.hosts.whereabouts, late))}{self.hosts.turned_away}"
+                    f"{', '.join(map(self.hosts.whereabouts, late))}{reception.turned_away}"
                     f"{self.hosts.log_tail(late[0])}",
-                    refused=self.hosts.last_refusal,
+                    refused=reception.last_refusal,
                     unreached="" if late[0].hello else self.hosts.address,
                 )
             self._pump(min(_TICK_S, remaining_s))
@@ -116,8 +124,9 @@ class RemoteStart:
                 raise rebuild(shortened(raised), where)
             case CannotStart(text=text) | WorkerLost(error=text) if text:
                 self._lose(host, f"{text:.{LONGEST_TEXT}}")
-            case WorkerLost():
-                pass  # its host replaces it, and nothing was asked of it yet
+            case WorkerLost(obituary=text) | WorkerStuck(text=text):
+                # Its host replaces a lost one, and nothing was asked of it yet.
+                self._reports.warn(host.name, f"{host.whereabouts()}: {text:.{LONGEST_TEXT}}")
             case Ended(reason=reason, refused=refused):
                 self._lose(host, f"{self.hosts.whereabouts(host)} was lost: {reason}", refused)
             case Warned(worker=worker, category=category, text=text):
@@ -133,21 +142,21 @@ class RemoteStart:
         self._lose(host, f"{host.whereabouts()} was lost: it broke the protocol: {what}")
 
     def _lose(self, host: RemoteHost, obituary: str, refused: str = "") -> None:
-        obituary += self.hosts.log_tail(host)
+        obituary = harmless(obituary + self.hosts.log_tail(host))
         self.hosts.dismiss(host)
-        left = sum(other.state is not State.LOST for other in self.hosts.all)
+        left = sum(other.state is not HostState.LOST for other in self.hosts.all)
         if left < self.min_hosts:
             raise StartupError(obituary, refused=refused)
-        _log.warning("%s; starting without it", obituary)
+        self._reports.warn(host.name, obituary, "; starting without it")
 
     def _describe(self) -> bool:
         """Read what hosts say about their envs; False if one was lost, since it said nonsense."""
         self.descriptions = []
+        read = description_reader(self._trusted)
         for host in self.staffed:
             try:
                 self.descriptions += [
-                    (count, read_description(data, count, allow_pickle=self._trusted))
-                    for count, data in host.descriptions
+                    (count, read(data, count)) for count, data in host.descriptions
                 ]
             except ProtocolError as error:
                 self._lose_liar(host, error)
@@ -157,7 +166,9 @@ class RemoteStart:
     @property
     def staffed(self) -> list[RemoteHost]:
         """The hosts that own slots, in the order of these."""
-        owners = [host for host in self.hosts.all if host.slots and host.state is not State.LOST]
+        owners = [
+            host for host in self.hosts.all if host.slots and host.state is not HostState.LOST
+        ]
         return sorted(owners, key=lambda host: host.slots.start)
 
     def lay_out(self, spaces: Spaces) -> None:

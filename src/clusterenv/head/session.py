@@ -13,30 +13,28 @@ from gymnasium import Space
 from gymnasium.vector import AutoresetMode
 
 from clusterenv.arrays import Array
-from clusterenv.errors import ProtocolError, WorkerLostError
-from clusterenv.head.asking import Asking
 from clusterenv.head.batch import Batch
 from clusterenv.head.drift import Drift
-from clusterenv.head.fleet import Deal, Fleet, Host
-from clusterenv.head.gathered import Gathered, join_acted
+from clusterenv.head.episodes import EpisodeLog
+from clusterenv.head.fleet import Deal, Fleet
+from clusterenv.head.gathered import acted_nowhere
+from clusterenv.head.host_requests import HostRequests
+from clusterenv.head.intake import Intake
+from clusterenv.head.loss_reports import LossReports
 from clusterenv.head.publisher import Publisher
 from clusterenv.head.recovery import Recovery
-from clusterenv.head.remote_errors import rebuild
-from clusterenv.host.events import Event, Failed, Lost, Rows, Values, Voided, WorkerWarned
 from clusterenv.launchers.base import THREAD_NAME
-from clusterenv.plain.infos import unpack_infos
 from clusterenv.plain.spaces import Leaf, pick_rows
-from clusterenv.plain.values import pack, unpack
-from clusterenv.protocol.fragments import FragmentPart
-from clusterenv.protocol.requests import Act, Call, Collect, CountTime, Reset, SetAttr, Step
+from clusterenv.plain.values import pack
+from clusterenv.protocol.requests import Act, Call, CountTime, Reset, SetAttr, Step
+from clusterenv.protocol.worker_status import WorkerStatus
 from clusterenv.status.channel import StatusServer
+from clusterenv.stopwatch import Stopwatch
+from clusterenv.sync.ledger import Ledger
 from clusterenv.wire.parcels import Packer
-from clusterenv.wire.reply_checks import OTHER_OUTPUTS, check_values
 
 _log = logging.getLogger("clusterenv")
 _TICK_S = 1.0
-# What is asked again, or made up for, where a worker is lost; other calls fail.
-_FORGIVEN = Reset | Step | Act | Collect | CountTime
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Agreement:
 class Session:
     """The head as the user's thread sees it: work on slots, wherever their envs are.
 
-    It knows much because every request goes out and every event comes in here.
+    It knows much because whatever the user calls goes through here.
     """
 
     def __init__(
@@ -71,23 +69,29 @@ class Session:
         packer: Packer,
         ready: list[int],
         status: StatusServer,
+        reports: LossReports | None = None,
+        episodes: EpisodeLog | None = None,
     ) -> None:
         self.fleet, self.agreed, self.publisher, self.drift = fleet, agreed, publisher, drift
         self.num_envs = len(fleet.results.rewards)
         self.ready = ready
         """Slots whose answers have come, in that order."""
-        self.asking = Asking(fleet)
-        self.batch = Batch(agreed.observation_space, fleet.results)
+        self.asking = HostRequests(fleet)
+        self.batch = Batch(agreed.observation_space, fleet.results, agreed.trusted, episodes)
         self.recovery = Recovery(self.asking, self.batch, agreed.autoreset_mode, ready)
-        self.fragments: list[FragmentPart] = []
-        """Fragments that have come and were not taken yet …"""
-        self.arrived: list[FragmentPart] = []
-        """… all that have come since somebody counted them, dropped or not …"""
-        self.uncollected: list[Voided] = []
-        """… and those that will not come."""
         self.is_closed = False
         self._packer, self._status = packer, status
-        self._inbox = Gathered()
+        self._intake = Intake(
+            fleet,
+            agreed.trusted,
+            self.asking,
+            self.batch,
+            self.recovery,
+            drift,
+            LossReports(Ledger()) if reports is None else reports,
+            ready,
+        )
+        self.fragments, self._gathered = self._intake.fragments, self._intake.gathered
         self._all_slots = tuple(range(self.num_envs))
         self._step = Step(0, self._all_slots)
 
@@ -98,7 +102,17 @@ class Session:
     @property
     def run_id(self) -> str:
         """What the run is called, for whoever looks at it."""
-        return self._status.shown.id
+        return self._status.run_id
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """Counts what the user's thread does, and how long it waits."""
+        return self.fleet.stopwatch
+
+    @property
+    def workers(self) -> tuple[WorkerStatus, ...]:
+        """The workers as they are now, in the order of their slots."""
+        return self.fleet.workers
 
     # Requests.
 
@@ -111,12 +125,23 @@ class Session:
         together: bool = True,
     ) -> None:
         """Send resets for ``slots`` (ascending), whose rows are wanted together or as they come."""
+        if self.agreed.steps_together and self.recovery.has_lost_slots:
+            slots, seeds = self._with_rest_of_workers(slots, seeds)
         self.recovery.forget(slots, run_seed)
+        self.batch.start_episodes(slots, has_row=not together)
         given = b"" if all(s is None for s in seeds) else pack(list(seeds), allow_pickle=False)
         packed = b"" if options is None else self._packer.pack_values(options)
         number = self.asking.new_number()
         reset = Reset(number, tuple(slots), run_seed, given, packed, together=together)
         self.asking.ask(reset)
+
+    def _with_rest_of_workers(
+        self, slots: Sequence[int], seeds: Sequence[int | None]
+    ) -> tuple[list[int], list[int | None]]:
+        blocks = [worker.slots for worker in self.workers]
+        seed_of = dict(zip(slots, seeds, strict=True))
+        every = sorted([*slots, *self.recovery.rest_of_workers(slots, blocks)])
+        return every, [seed_of.get(slot) for slot in every]
 
     def step_at_once(self, actions: Array) -> bool:
         """Step every slot, and wait: what is usual, and no more.
@@ -125,6 +150,11 @@ class Session:
             Whether it is done. If not, and it ``is_in_lockstep``, it is under way.
         """
         return self.fleet.step_at_once(self._step, actions)
+
+    @property
+    def is_in_lockstep(self) -> bool:
+        """Whether :meth:`step_at_once` has begun something that it could not end."""
+        return self.fleet.is_in_lockstep
 
     def step(
         self,
@@ -139,7 +169,7 @@ class Session:
         or as they come.
         """
         if self.recovery.has_lost_slots:
-            live = self.recovery.deal_with_lost(slots)
+            live = self.recovery.deal_with_lost(slots, together)
             still_there = set(live)
             rows = [row for row, slot in enumerate(slots) if slot in still_there]
             slots, actions = live, pick_rows(rows, actions)
@@ -154,10 +184,10 @@ class Session:
         """Send a step of every slot with the policy that was published."""
         live = self.recovery.deal_with_lost(self._all_slots)
         number = self.asking.new_number()
-        self._inbox.acted_on.clear()
+        self._gathered.begin_acting()
         for host, slots, _ in self.asking.split(live) if live else ():
             if self.drift.is_measured:
-                self._inbox.acted_on[slots[0]] = slots, self.batch.leaves_of(slots)
+                self._gathered.put_acted_on(slots, self.batch.leaves_of(slots))
             host.ask(Act(number, slots, self.drift.news_for(host)))
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -170,48 +200,37 @@ class Session:
         packed = tuple(self._packer.pack_values(value) for value in values)
         self.asking.ask(SetAttr(self.asking.new_number(), self._all_slots, name, packed))
 
+    def pack_backend(self, backend: Any) -> bytes:
+        """As it travels to the workers."""
+        return self._packer.pack(backend, with_env_ids=True)
+
     def profile(self, on: bool, timeout_s: float) -> list[Any]:
         """Have hosts count what their workers do, or no more: then the seconds of each worker."""
         number = self.asking.new_number()
-        self._inbox.profiles.clear()
+        self._gathered.begin_profiles()
         self.asking.ask(CountTime(number, self._all_slots, on))
         deadline = time.monotonic() + timeout_s
         # Hosts in this process have answered by now.
         self.pump(0.0)
         while not self._have_all_answered() and time.monotonic() < deadline:
             self.pump(min(_TICK_S, timeout_s))
-        return [seconds for answer in self._inbox.profiles.values() for seconds in answer]
+        return self._gathered.take_profiles()
 
     def _have_all_answered(self) -> bool:
-        return all(host.name in self._inbox.profiles for host in self.fleet.hosts)
+        # One that is idle and has not answered has taken the place of one that was asked.
+        return self._gathered.has_profiles_of(h.name for h in self.fleet.hosts if not h.is_idle)
+
+    def abandon_requests(self) -> None:
+        """Hosts need not answer what was asked so far."""
+        self.recovery.restart_later(self.asking.abandon())
 
     def abandon(self) -> None:
         """Take no notice of the answers to what was asked so far."""
-        self.recovery.restart_later(self.asking.abandon())
-        self.batch.infos.forget()
-        self.drop_fragments()
-        self.uncollected.clear()
-        self._inbox.clear()
-        self.ready.clear()
-
-    def drop_fragments(self) -> None:
-        """Nobody wants the fragments that have come."""
-        for part in self.fragments:
-            part.release()
+        self.abandon_requests()
+        self.batch.forget_infos()
         self.fragments.clear()
-
-    def dealt(self, deal: Deal | None) -> None:
-        """Slots were dealt anew: what they were doing is lost."""
-        if deal is not None:
-            self._drop_moved(deal.moved)
-            self.uncollected += self.recovery.lost(deal.moved, deal.voided)
-
-    def _drop_moved(self, moved: Sequence[int]) -> None:
-        """Fragments of slots that start over elsewhere do not fit those that will come."""
-        gone = set(moved)
-        for part in [part for part in self.fragments if gone.intersection(part.slots)]:
-            self.fragments.remove(part)
-            part.release()
+        self._gathered.clear()
+        self.ready.clear()
 
     def close(self, grace_s: float) -> None:
         """End everything; let envs close for ``grace_s`` first."""
@@ -236,7 +255,7 @@ class Session:
             remaining_s = _TICK_S if deadline is None else deadline - time.monotonic()
             if remaining_s <= 0:
                 return False
-            self.pump(min(_TICK_S, remaining_s))
+            self._intake.pump(min(_TICK_S, remaining_s))
         # Whoever waits for all slots does not ask which of them were ready first.
         self.ready.clear()
         self.raise_errors()
@@ -245,7 +264,7 @@ class Session:
     def take_ready(self, count: int) -> list[int]:
         """Wait until ``count`` slots have been answered; take the first of them, ascending."""
         while not self.fleet.wait_for_parts(count, _TICK_S):
-            self.pump(0.0 if len(self.ready) >= count else _TICK_S)
+            self._intake.pump(0.0 if len(self.ready) >= count else _TICK_S)
             self.raise_errors()
             if len(self.ready) >= count:
                 break
@@ -254,108 +273,43 @@ class Session:
         slots.sort()
         return slots
 
+    def gather(self, count: int, timeout_s: float) -> None:
+        """Wait a while for so many slots; those that are ready are taken in order then."""
+        self.fleet.wait_for_parts(count, timeout_s)
+        self.ready.sort()
+
+    def forget_ready(self) -> None:
+        """Nobody asks which slots were ready first."""
+        self.ready.clear()
+
     def take_values(self) -> tuple[Any, ...]:
         """What the finished call returned, in slot order."""
-        values = self._inbox.values
-        self._inbox.values = {}
-        return tuple(values[slot] for slot in self._all_slots if slot in values)
+        return self._gathered.take_values(self._all_slots)
 
-    def take_acted(self) -> dict[str, Any]:
+    def take_acted(self) -> Any:
         """What the policy did in the finished step, by slot."""
-        acted, self._inbox.acted = self._inbox.acted, {}
-        return join_acted(acted, self.num_envs) if acted else {}
+        acted = self._gathered.take_acted(self.num_envs)
+        if acted is not None:
+            return acted
+        assert self.publisher.newest is not None
+        observations = self.batch.observations(copy=True)
+        return acted_nowhere(self.publisher.newest, observations, self.num_envs)
 
     def pump(self, timeout_s: float) -> None:
         """Wait for something to happen, and take it in."""
-        for host, event in self.fleet.events(timeout_s):
-            try:
-                self._take(host, event)
-            except Exception as error:  # whatever a host sends must not reach the user's code
-                self.fleet.blame(host, event, error)
+        self._intake.pump(timeout_s)
 
-    def _take(self, host: Host, event: Event) -> None:
-        match event:
-            case Rows():
-                self._take_rows(host, event)
-            case FragmentPart():
-                self._assert_fits(event)
-                self.drift.note_fragment(host, event)
-                self.fragments.append(event)
-                self.arrived.append(event)
-            case Values(request=CountTime(), values=packed):
-                self._inbox.profiles[host.name] = unpack(packed, allow_pickle=False)
-            case Values(request=request, slots=slots, values=packed):
-                values = unpack(packed, allow_pickle=self.agreed.trusted)
-                check_values(request, slots, values)
-                # None where attributes were set.
-                self._inbox.values.update(zip(slots, values, strict=False))
-            case Failed(raised=raised, where=where):
-                self._inbox.errors.append(rebuild(raised, where))
-            case WorkerWarned():
-                self._inbox.warn(event)
-            case Lost():
-                self._lost(host, event)
-
-    def _assert_fits(self, part: FragmentPart) -> None:
-        """ProtocolError if a part of a rollout cannot be joined with those that have come.
-
-        Nobody knows who is right: the others are dropped, and have to be collected again.
-        """
-        if part.request.together and not self.fleet.fit_together(part, self.fragments):
-            self.drop_fragments()
-            raise ProtocolError(OTHER_OUTPUTS)
-
-    def _take_rows(self, host: Host, rows: Rows) -> None:
-        trusted, slots, request = self.agreed.trusted, rows.slots, rows.request
-        if rows.objects:
-            self.batch.put_objects(slots, unpack(rows.objects, allow_pickle=trusted))
-        if rows.infos:
-            self.batch.infos.put(unpack_infos(rows.infos, allow_pickle=trusted), slots)
-        if rows.acted:
-            self._take_acted(host, rows, unpack(rows.acted, allow_pickle=trusted))
-        if isinstance(request, Reset) and request.reports_loss:
-            self.batch.truncated[list(slots)] = True
-        self.ready.extend(slots)
-
-    def _take_acted(self, host: Host, rows: Rows, acted: Any) -> None:
-        slots = rows.slots
-        others = [tree for _, tree in self._inbox.acted.values()]
-        self.fleet.check_acted(rows, acted, others)
-        if self.drift.is_measured:
-            observations = self._inbox.observations_of(slots)
-            self.drift.note_step(host, slots[0], observations, acted)
-        self._inbox.acted[slots[0]] = slots, acted
-
-    def _lost(self, host: Host, lost: Lost) -> None:
-        deal = None
-        if lost.error:
-            deal = self.fleet.do_without(host)
-            if deal is None:
-                self.asking.incomplete = lost.error
-                self._inbox.errors.append(WorkerLostError(lost.error))
-                return
-            _log.warning("%s; its slots go to the other hosts", lost.error)
-            self._drop_moved(deal.moved)
-            lost = Lost(deal.moved, lost.reason, lost.obituary, (*lost.voided, *deal.voided))
-        if host not in self.fleet.hosts:
-            # What it did last says nothing about who acts now.
-            self.drift.forget(host)
-        self.uncollected += self.recovery.lost(lost.slots, lost.voided)
-        if any(not isinstance(one.request, _FORGIVEN) for one in lost.voided):
-            self._inbox.errors.append(
-                WorkerLostError(
-                    f"a worker of {host.name} was lost during this call and is being replaced "
-                    f"({lost.reason}): call it again"
-                )
-            )
+    def dealt(self, deal: Deal | None) -> None:
+        """Slots were dealt anew: what they were doing is lost."""
+        self._intake.dealt(deal)
 
     def fail(self, error: BaseException) -> None:
         """Raise ``error`` when the caller next asks for errors."""
-        self._inbox.errors.append(error)
+        self._gathered.fail(error)
 
     def raise_errors(self) -> None:
         """Raise the first of what went wrong since the last call, if anything did.
 
         Warnings are issued here too, not where they arrive: a filter may turn them into errors.
         """
-        self._inbox.raise_errors()
+        self._gathered.raise_errors()

@@ -55,6 +55,10 @@ class Watch(threading.Thread):
         """This host has said Hello."""
         self._doubts.pop(host, None)
 
+    def reason_of(self, host: str) -> str:
+        """What the engine said last about how a host is, or nothing."""
+        return self.status.get(host, _UNKNOWN).reason
+
     def run(self) -> None:
         """Look every now and then, until :meth:`close`."""
         next_look = 0.0
@@ -66,7 +70,7 @@ class Watch(threading.Thread):
                 self._look()
             for host in due:
                 _, reason = self._doubts.pop(host, (0.0, ""))
-                engine = self.status.get(host, _UNKNOWN).reason
+                engine = self.reason_of(host)
                 self._report(host, f"{reason} ({engine})" if engine else reason)
 
     def _look(self) -> None:

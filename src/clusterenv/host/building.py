@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from clusterenv.errors import ProtocolError, StartupError
+from clusterenv.host.events import Stuck
 from clusterenv.host.plan import Plan
-from clusterenv.host.worker import State, Worker
+from clusterenv.host.slowness import find_stuck
+from clusterenv.host.worker import Worker, WorkerState
 from clusterenv.host.workers import Workers
-from clusterenv.memory.messages import Built, Warned
+from clusterenv.memory.messages import EnvsBuilt, EnvWarned
 from clusterenv.protocol.replies import Raised
 
 _TICK_S = 0.1
+_LOOK_EVERY_S = 0.5
 
 
 class CouldNotBuildError(Exception):
     """User code raised where a worker built its envs."""
 
     def __init__(self, raised: Raised, where: str) -> None:
-        super().__init__(raised.text)
+        super().__init__(f"{raised.name}: {raised.text}")
         self.raised, self.where = raised, where
 
 
@@ -30,6 +34,7 @@ class Building:
         self.workers, self.plan = workers, plan
         self._descriptions: dict[int, bytes] = {}
         self._warnings: list[tuple[str, str, str]] = []
+        self._next_look = 0.0
         for worker in workers.deal(plan.slots):
             workers.build(worker, plan)
 
@@ -54,18 +59,35 @@ class Building:
         warnings, self._warnings = self._warnings, []
         return warnings
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait for workers; StartupError if one is lost, CouldNotBuildError if user code raises."""
-        deadline = time.monotonic() + timeout_s
+    def wait(self, timeout_s: float, tell: Callable[[Stuck], None]) -> None:
+        """Wait for workers; StartupError if one is lost, CouldNotBuildError if user code raises.
+
+        Args:
+            timeout_s: How long, at most.
+            tell: Called with what is to be told of workers that take long.
+        """
+        inbox, deadline = self.workers.inbox, time.monotonic() + timeout_s
         while not self.is_done and time.monotonic() < deadline:
             remaining_s = deadline - time.monotonic()
-            self.workers.inbox.wait(min(_TICK_S, max(0.0, remaining_s)))
+            inbox.wait(min(_TICK_S, max(0.0, remaining_s)))
             self.hear()
+            for stuck in self.find_stuck():
+                tell(stuck)
+
+    def find_stuck(self) -> Iterator[Stuck]:
+        """What is to be told of workers that take long; looked for now and then."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_EVERY_S
+            yield from find_stuck(self.late, self.workers.limits, now)
 
     def hear(self) -> None:
         """Take what is there, without waiting."""
+        inbox = self.workers.inbox
         self.workers.num_messages += 1
-        for index, message, _, number in self.workers.inbox.take():
+        for worker, why in self.workers.start_due():
+            raise StartupError(worker.obituary(why))
+        for index, message, _, number in inbox.take():
             worker = self.workers.all[index]
             if number:
                 # A fragment of what it ran before.
@@ -77,12 +99,12 @@ class Building:
 
     def _hear(self, worker: Worker, message: Any) -> None:
         match message:
-            case Built(description=description, deal=deal) if deal == worker.deal:
+            case EnvsBuilt(description=description, deal=deal) if deal == worker.deal:
                 self.workers.note(worker, message)
                 self._descriptions[worker.index] = description
-            case Raised(request=0) if worker.state is State.BUILDING:
+            case Raised(request=0) if worker.state is WorkerState.BUILDING:
                 raise CouldNotBuildError(message, worker.whereabouts())
-            case Warned(category=category, text=text):
+            case EnvWarned(category=category, text=text):
                 self._warnings.append((worker.name, category, text))
             case ProtocolError():
                 raise StartupError(worker.obituary(f"it broke the protocol: {message}"))

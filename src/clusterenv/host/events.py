@@ -70,6 +70,22 @@ class Lost:
     obituary: str
     voided: tuple[Voided, ...] = ()
     error: str = ""
+    who: str = ""
+    """The worker or the host; nobody, if its loss was told before."""
+    slot: int | None = None
+    """The slot whose env was running then, if that is known."""
+    in_vain: bool = False
+    """Nothing is lost now: the host was asked to work on envs that it had lost before, and that
+    nobody has reset since. Whoever asked may have heard of the loss meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A worker makes no progress; told once, while it may still go on."""
+
+    worker: str
+    text: str
+    """What it does, for how long, and its stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +96,8 @@ class PullWanted:
     held: int
     cause: str
     threshold: float
+    version: int = 0
+    """The one that it wants in place of the newest, if it wants a certain one."""
 
 
-Event = Rows | Values | FragmentPart | Failed | WorkerWarned | Lost | PullWanted
+Event = Rows | Values | FragmentPart | Failed | WorkerWarned | Stuck | Lost | PullWanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -10,22 +11,23 @@ import numpy as np
 
 from clusterenv.arrays import Buffer
 from clusterenv.errors import ProtocolError
-from clusterenv.host.asking import Asking
+from clusterenv.host.building import CouldNotBuildError
 from clusterenv.host.events import Event, Failed, Lost, Rows, Values, WorkerWarned
 from clusterenv.host.staff import Staff
 from clusterenv.host.worker import Worker
+from clusterenv.host.worker_requests import WorkerRequests
 from clusterenv.host.workers import Workers
-from clusterenv.memory.messages import Built, LaidOut, Leaving, Warned
+from clusterenv.memory.messages import EnvsBuilt, EnvWarned, RowsMapped, WorkerLeaving
 from clusterenv.plain.values import dtype_of_plain_data
 from clusterenv.protocol.fragments import FragmentPart
 from clusterenv.protocol.replies import Collected, Raised, Reply, Returned, Stepped, reply_to
-from clusterenv.protocol.requests import Collect
+from clusterenv.protocol.requests import Act, Collect
 
 
 class Hearing:
     """Matches replies to what was asked, and lets workers get ready."""
 
-    def __init__(self, workers: Workers, staff: Staff, asking: Asking) -> None:
+    def __init__(self, workers: Workers, staff: Staff, asking: WorkerRequests) -> None:
         self._workers, self._staff, self._asking = workers, staff, asking
 
     def hear(
@@ -35,18 +37,18 @@ class Hearing:
         match message:
             case Reply():
                 yield from self._answered(worker, message, frames, number)
-            case Built(deal=deal) if deal == worker.deal:
+            case EnvsBuilt(deal=deal) if deal == worker.deal:
                 self._workers.note(worker, message)
                 self._staff.lay_out(worker)
-            case LaidOut(error=error, deal=deal) if deal == worker.deal:
+            case RowsMapped(error=error, deal=deal) if deal == worker.deal:
                 self._workers.note(worker, message)
                 if error:
                     raise ProtocolError(f"it cannot map the shared memory: {error}")
                 worker.send_held_back(time.monotonic())
-            case Leaving(reason=reason):
+            case WorkerLeaving(reason=reason):
                 worker.leaving = reason
                 self._workers.num_changes += 1
-            case Warned(category=category, text=text):
+            case EnvWarned(category=category, text=text):
                 yield WorkerWarned(worker.name, category, text)
             case ProtocolError():
                 raise message
@@ -60,7 +62,7 @@ class Hearing:
             if number:
                 worker.line.release(number)
             if isinstance(reply, Raised) and not reply.request:
-                yield from self._could_not_build(worker, reply)
+                yield from self._could_not_begin(worker, reply)
             return
         request, slots = asked.request, asked.slots
         if not isinstance(reply, Raised | reply_to(request)):
@@ -68,6 +70,7 @@ class Hearing:
         event: Event
         match reply:
             case Stepped():
+                slots = asked.part(reply.slots)
                 event = Rows(request, slots, reply.objects, reply.infos, reply.acted)
             case Returned():
                 event = Values(request, slots, reply.values)
@@ -78,17 +81,35 @@ class Hearing:
                 assert isinstance(reply, Raised)
                 event = Failed(request, slots, reply, worker.whereabouts())
         # Not before it has been read: an answer that is none costs its worker, and the request.
-        del worker.asked[reply.request]
+        worker.answered(reply.request, slots)
         yield event
-        if isinstance(reply, Collected):
+        if isinstance(request, Act | Collect):
             self._asking.begin_with_policy()
 
-    def _could_not_build(self, worker: Worker, raised: Raised) -> Iterator[Event]:
-        """Nobody will answer for this worker's slots; who waits for it gets the env's own error."""
+    def last_answers(self, worker: Worker) -> list[Event]:
+        """What a worker that has ended answered before, and nobody has heard yet."""
+        events: list[Event] = []
+        # What makes no sense does not count, nor what was said after it.
+        with contextlib.suppress(Exception):
+            while (received := worker.line.receive()) is not None:
+                message, frames, number = received
+                is_answer = isinstance(message, Reply) and message.request in worker.asked
+                if is_answer or isinstance(message, EnvWarned):
+                    events += self.hear(worker, message, frames, number)
+        # Only now: a part that was answered silently may lie behind one that has a message.
+        return [*events, *self._asking.silent_answers()]
+
+    def _could_not_begin(self, worker: Worker, raised: Raised) -> Iterator[Event]:
+        """Nobody will answer for this worker's slots; who waits for it gets the code's own error.
+
+        Envs that could not be built may be the next time: the worker counts as lost.
+        """
+        if not worker.is_ready:
+            raise CouldNotBuildError(raised, worker.whereabouts())
         voided = self._asking.void(worker)
         for one in voided[:1]:
             yield Failed(one.request, one.slots, raised, worker.whereabouts())
-        text = f"{worker.name} could not build its envs: {raised.name}: {raised.text}"
+        text = f"{worker.name} could not take what it was sent: {raised.name}: {raised.text}"
         yield Lost(worker.slots, text, text, voided[1:], error=text)
 
 

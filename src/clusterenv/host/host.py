@@ -12,16 +12,19 @@ from collections.abc import Iterator
 
 from clusterenv.arrays import Array, Buffer
 from clusterenv.errors import ProtocolError
-from clusterenv.host.asking import Asking
-from clusterenv.host.events import Event, Lost, Rows
+from clusterenv.host.building import CouldNotBuildError
+from clusterenv.host.events import Event, Failed, Lost, Rows
 from clusterenv.host.hearing import Hearing
 from clusterenv.host.losses import has_to_go, overdue
 from clusterenv.host.plan import Plan, Spaces
+from clusterenv.host.slowness import find_frozen, find_stuck
 from clusterenv.host.staff import Staff
 from clusterenv.host.weights import HostWeights
-from clusterenv.host.worker import State, Worker
+from clusterenv.host.worker import Worker, WorkerState
+from clusterenv.host.worker_requests import WorkerRequests
 from clusterenv.host.workers import Workers
 from clusterenv.protocol.policies import TakePolicy
+from clusterenv.protocol.replies import Raised
 from clusterenv.protocol.requests import AnyRequest, CountTime, Newest, Step
 from clusterenv.protocol.worker_status import WorkerStatus
 from clusterenv.sync.rules import SyncRule
@@ -30,7 +33,7 @@ _CHECK_EVERY_S = 0.5
 _TICK_S = 0.1
 
 
-class Host:
+class LocalHost:
     """The running envs of one machine.
 
     Args:
@@ -57,10 +60,14 @@ class Host:
         self.name, self.slots, self._workers = name, plan.slots, workers
         self._staff = Staff(workers, plan, spaces)
         self.rows = self._staff.map_rows()
-        workers.inbox.flags = self.rows.flags
+        inbox = self._inbox = workers.inbox
+        inbox.flags = self.rows.flags
+        # Whoever looks again and again has a core that the threads of an engine want.
+        inbox.may_spin = inbox.may_spin and not plan.has_own_threads
         stores = workers.weights, workers.evaluation_weights
         weights = HostWeights(sync_rule, *stores, plan.first_slot)
-        self._asking = Asking(workers, self._staff, self.rows, weights, ready, queues_ahead)
+        self._asking = WorkerRequests(workers, self._staff, self.rows, weights, ready, queues_ahead)
+        self._lockstep, self._parts = self._asking.lockstep, self._asking.parts
         self._hearing = Hearing(workers, self._staff, self._asking)
         self._next_check = 0.0
         for worker in self._staff.members:
@@ -84,18 +91,18 @@ class Host:
     @property
     def num_silent_rows(self) -> int:
         """How many rows of parts were made so far that no event tells of."""
-        return self._asking.parts.num_rows
+        return self._parts.num_rows
 
     # Asking.
 
     def step_again(self, step: Step, actions: Array) -> bool:
-        """Step every slot, and wait: what is usual, and no more; see :class:`Lockstep`."""
+        """Step every slot, and wait: what is usual, and no more; see ``host/lockstep.py``."""
         return self._asking.step_again(step, actions)
 
     @property
     def is_in_lockstep(self) -> bool:
         """Whether a step of all slots is under way, and nothing else was heard since."""
-        return self._asking.lockstep.is_open
+        return self._lockstep.is_open
 
     @property
     def is_idle(self) -> bool:
@@ -113,7 +120,7 @@ class Host:
 
     def wait_for_parts(self, num_slots: int, timeout_s: float) -> bool:
         """Wait until so many slots are ready; False if there is something else to hear or do."""
-        if not self._asking.parts.wait_for(num_slots, min(timeout_s, _CHECK_EVERY_S)):
+        if not self._parts.wait_for(num_slots, min(timeout_s, _CHECK_EVERY_S)):
             return False
         # Others may be lost while some go on.
         return time.monotonic() < self._next_check
@@ -149,34 +156,37 @@ class Host:
 
     def wake(self) -> None:
         """End a wait; may be called by any thread."""
-        self._workers.inbox.wake()
+        self._inbox.wake()
 
     def events(self, timeout_s: float) -> Iterator[Event]:
         """Wait for something to happen, and give what it means for whoever asked."""
-        asking, workers = self._asking, self._workers
-        if asking.lockstep.is_open and not asking.events:
-            if asking.lockstep.finish(min(timeout_s, _TICK_S)):
-                yield Rows(asking.lockstep.step, self.slots)
+        asking, lockstep = self._asking, self._lockstep
+        if lockstep.is_open and not asking.events:
+            if lockstep.finish(min(timeout_s, _TICK_S)):
+                yield Rows(lockstep.step, self.slots)
                 return
             timeout_s = 0.0
-        workers.num_messages += 1
-        asking.parts.become_pending()
+        self._workers.num_messages += 1
+        self._parts.become_pending()
         if not asking.events:
-            workers.inbox.wait(min(timeout_s, _TICK_S), asking.has_silent_answers)
+            self._inbox.wait(min(timeout_s, _TICK_S), asking.has_silent_answers)
         yield from self.heard()
 
     def heard(self) -> Iterator[Event]:
         """What is there now, without waiting."""
-        workers, events = self._workers, self._asking.events
-        workers.inbox.was_woken = False
+        workers, events, inbox = self._workers, self._asking.events, self._inbox
+        inbox.was_woken = False
         while events:
             yield events.popleft()
-        for index, message, frames, number in workers.inbox.take():
+        for index, message, frames, number in inbox.take():
             worker = workers.all[index]
             try:
                 yield from self._hearing.hear(worker, message, frames, number)
+            except CouldNotBuildError as error:
+                yield from self._lose(worker, f"it could not build its envs: {error}", error.raised)
             except Exception as error:
-                yield from self._lose(worker, f"it broke the protocol: {ProtocolError.of(error)}")
+                reason = f"it broke the protocol: {ProtocolError.of(error)}"
+                yield from self._lose(worker, reason, is_believed=False)
         yield from self._asking.silent_answers()
         yield from self._find_losses()
         while events:
@@ -195,19 +205,44 @@ class Host:
         now = time.monotonic()
         if now >= self._next_check:
             self._next_check = now + _CHECK_EVERY_S
-            for worker, reason in overdue(members, self._workers.limits, now):
-                yield from self._lose(worker, reason)
+            limits = self._workers.limits
+            yield from find_stuck(members, limits, now)
+            for find in (overdue, find_frozen):
+                for worker, reason in find(members, limits, now):
+                    yield from self._lose(worker, reason)
+        for worker, reason in self._workers.start_due():
+            yield from self._lose(worker, reason)
 
-    def _lose(self, worker: Worker, reason: str) -> Iterator[Event]:
-        """A worker is lost: replace it, and say what will not be answered."""
-        if worker.state is State.LOST:
+    def _lose(
+        self,
+        worker: Worker,
+        reason: str,
+        raised: Raised | None = None,
+        *,
+        is_believed: bool = True,
+    ) -> Iterator[Event]:
+        """A worker is lost: replace it, and say what will not be answered.
+
+        If it was the last time that its envs could not be built, for which this was ``raised``,
+        whoever waits for them gets that error.
+        """
+        if worker.state is WorkerState.LOST:
             return
-        self.rows.flags.expect_no_answer(worker.index)
+        obituary = worker.obituary(reason)
+        # From here on it writes no more: what it has answered counts, and all else is taken back.
+        worker.running.kill()
         self._asking.listen()
-        asked = list(worker.asked.items())
-        obituary, voided = worker.obituary(reason), self._asking.void(worker)
-        error = self._staff.replace(worker, obituary)
-        # Only now that it cannot write any more.
-        for number, one in asked:
+        answered = self._hearing.last_answers(worker) if is_believed else []
+        self.rows.expect_no_answer(worker.index)
+        for number, one in worker.asked.items():
             self.rows.take_back(one.slots, worker.index, number)
-        yield Lost(worker.slots, reason, obituary, voided, error)
+        worked_s, voided = worker.worked_s(time.monotonic()), self._asking.void(worker)
+        refusal = self._staff.replace(worker, reason, worked_s)
+        # A policy may have waited for what this worker was doing with the one before.
+        self._asking.begin_with_policy()
+        yield from answered
+        if refusal and raised is not None and voided:
+            yield Failed(voided[0].request, voided[0].slots, raised, worker.whereabouts())
+            voided = voided[1:]
+        error = refusal and f"{obituary}\n{refusal}"
+        yield Lost(worker.slots, reason, obituary, voided, error, worker.name, worker.current_slot)

@@ -27,7 +27,8 @@ class Lockstep:
     """Calls to all workers with slots, and their answers."""
 
     def __init__(self, rows: SharedRows, workers: Workers, num_workers: int) -> None:
-        self._rows, self._workers, self._indices = rows, workers, list(range(num_workers))
+        self._rows, self._flags, self._workers = rows, rows.flags, workers
+        self._indices = list(range(num_workers))
         self.is_open = False
         """Whether a call waits for its answers, and is not tracked otherwise."""
         self._number, self._step = 0, Step(0, ())
@@ -48,7 +49,7 @@ class Lockstep:
             True if all have answered. Else :meth:`finish` has to go on with it if it ``is_open``,
             and if not, nothing was begun.
         """
-        workers, flags = self._workers, self._rows.flags
+        workers, flags = self._workers, self._flags
         inbox = workers.inbox
         if self._calm_at != workers.num_messages or inbox.was_woken:
             return False
@@ -99,7 +100,7 @@ class Lockstep:
 
     def finish(self, timeout_s: float) -> bool:
         """Wait until all have answered; False if there is more to hear, or not enough time."""
-        inbox, flags = self._workers.inbox, self._rows.flags
+        inbox, flags = self._workers.inbox, self._flags
         deadline = time.monotonic() + timeout_s
         while inbox.wait(deadline - time.monotonic(), self._is_done):
             # The last but one rings, see AnswerFlags: the last is not far. But a bell may also
@@ -117,7 +118,7 @@ class Lockstep:
         return False
 
     def _is_done(self) -> bool:
-        return self._rows.flags.are_silent(self._indices, self._number)
+        return self._flags.are_silent(self._indices, self._number)
 
     def become_pending(self) -> None:
         """From now on the call is like any other request."""
@@ -134,7 +135,7 @@ class Lockstep:
 
     def answered(self) -> list[Worker]:
         """Who has answered, with rows alone, a call that became a request."""
-        number, flags = self._number, self._rows.flags
+        number, flags = self._number, self._flags
         return [
             worker
             for worker in self._staffed
@@ -147,4 +148,6 @@ class Lockstep:
 
 
 def _can_be_called(worker: Worker) -> bool:
-    return worker.is_ready and not worker.not_reset and worker.line.can_call()
+    # What it was asked before is told first: a fragment must not be overtaken by a later row.
+    is_free = worker.is_ready and not worker.not_reset and not worker.asked
+    return is_free and worker.line.can_call()

@@ -6,12 +6,24 @@ import msgspec
 
 
 class WorkerLimits(msgspec.Struct, frozen=True):
-    """How long workers may take, in seconds, and how often one may be replaced."""
+    """How long workers may take, in seconds, and how often one may be replaced; see Limits."""
 
     startup_timeout_s: float
     step_timeout_s: float
     restart_timeout_s: float
     max_restarts_per_minute: int
+    max_restarts: int = 10
+    restart_backoff_s: float = 0.5
+    slow_warning_s: float = 30.0
+
+
+class WorkerSetup(msgspec.Struct, frozen=True):
+    """What workers are started with, the same on all hosts of a run."""
+
+    hash_seed: int | None = None
+    """Their ``PYTHONHASHSEED``: sets of strings are in the same order on all of them."""
+    log_dir: str = ""
+    """A folder of the host's machine for a log per worker; empty: logs have no name."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -26,6 +38,8 @@ class Plan(msgspec.Struct, frozen=True):
     trusted: bool
     search_path: tuple[str, ...] = ()
     working_directory: str = ""
+    has_own_threads: bool = False
+    """Whether the envs run in threads of their engine's own, which want all cores."""
 
     @property
     def slots(self) -> range:

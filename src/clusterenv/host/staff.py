@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from clusterenv.host.plan import Plan, Spaces
 from clusterenv.host.worker import Worker
 from clusterenv.host.workers import Workers
-from clusterenv.memory.messages import LayOut
+from clusterenv.memory.messages import MapRows
 from clusterenv.memory.segments import allocate
 from clusterenv.memory.shared_rows import SharedRows
 from clusterenv.plain.spaces import leaves_of, single_array_leaf, space_from_plain
@@ -56,7 +56,7 @@ class Staff:
     def lay_out(self, worker: Worker) -> None:
         """Tell a worker that has built its envs where their rows are."""
         worker.policy_id = 0
-        message = LayOut(
+        message = MapRows(
             self._spaces.observation,
             self._spaces.action,
             self.slots.start,
@@ -66,20 +66,21 @@ class Staff:
         )
         self._all.tell(worker, message)
 
-    def replace(self, worker: Worker, obituary: str) -> str:
-        """End a worker, and start another in its place; or why there will be none."""
-        restarts, limit = len(worker.restarts), self._all.limits.max_restarts_per_minute
-        if not worker.may_restart(limit, time.monotonic()):
+    def replace(self, worker: Worker, reason: str, worked_s: float) -> str:
+        """End a worker, and have another in its place; or why there will be none.
+
+        Should Ctrl-C come between, the worker is found to have ended, and is replaced then.
+        """
+        restarts, limits, now = worker.restarts, self._all.limits, time.monotonic()
+        if refusal := restarts.spend(limits, reason, now, worked_s, bool(worker.leaving)):
             self._all.dismiss(worker)
-            return (
-                f"{obituary}\nIt was replaced {restarts} times within a minute already, which is "
-                "max_restarts_per_minute; fix the env, or raise that limit"
-            )
+            return refusal
         try:
-            successor = self._all.replace(worker)
-            successor.not_reset = set(successor.slots)
+            successor = self._all.replace(worker, now + restarts.delay_s(limits))
             self._all.build(successor, self._plan)
+            successor.not_reset = set(successor.slots)
         except OSError as error:
-            self._all.dismiss(worker)
-            return f"{obituary}\nIt cannot be replaced: {error}"
+            # The worker itself, or its successor, if there is one already.
+            self._all.dismiss(self._all.all[worker.index])
+            return f"It cannot be replaced: {error}"
         return ""

@@ -15,10 +15,16 @@ import msgspec
 
 from clusterenv import bell
 from clusterenv.children import ChildProcess, python_environment
+from clusterenv.errors import StartupError
 from clusterenv.host.output import WorkerOutput
+from clusterenv.host.plan import WorkerSetup
 from clusterenv.memory.line import WorkerEnd
+from clusterenv.memory.pulse import STACKS_FOLLOW
+from clusterenv.memory.segments import kept_from_children
+from clusterenv.strays import Family
+from clusterenv.worker.deadlines import Deadlines
+from clusterenv.worker.loop import WorkerLoop
 from clusterenv.worker.main import Start
-from clusterenv.worker.worker import Deadlines, Worker
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -29,6 +35,7 @@ ONE_THREAD = {
 }
 """For the environment of workers: each owns one core, and more threads would only fight."""
 _THREAD_GRACE_S = 0.1
+_LAST_OUTPUT_S = 1.0
 
 
 class Running(Protocol):
@@ -51,11 +58,37 @@ class Running(Protocol):
         """End it at once."""
 
 
+class NotStarted:
+    """In the place of a worker that is to be started later."""
+
+    pid = 0
+
+    def how_it_ended(self) -> str | None:
+        """It has not begun."""
+        return None
+
+    def log_tail(self) -> str:
+        """It has printed nothing."""
+        return ""
+
+    def wait(self, deadline: float) -> None:
+        """There is nothing to wait for."""
+
+    def kill(self) -> None:
+        """There is nothing to end."""
+
+
 class Starter(Protocol):
     """Starts workers."""
 
     def start(self, name: str, start: Start) -> Running:
         """Start a worker; do not wait for it."""
+
+    def close(self) -> None:
+        """All workers have ended, and none will be started any more."""
+
+    def end_strays(self, name: str | None = None) -> None:
+        """This worker is gone, or all of them are: end what their envs have started and left."""
 
 
 class ProcessStarter:
@@ -64,7 +97,7 @@ class ProcessStarter:
     Args:
         environment: Environment variables for the workers, on top of this process's own.
         log_dir: Where each worker's output goes; by default to files without a name.
-        output: Where their output goes as well.
+        copy_to: The descriptor that their output is copied to.
         heed_signals: Whether a worker that gets SIGTERM or SIGUSR1 leaves. On other machines an
             engine sends these to all processes of a job, and it is the host that leaves.
     """
@@ -73,12 +106,22 @@ class ProcessStarter:
         self,
         environment: Mapping[str, str] | None = None,
         log_dir: Path | None = None,
-        output: WorkerOutput | None = None,
+        copy_to: int | None = None,
         heed_signals: bool = True,
     ) -> None:
         own = {**ONE_THREAD, **python_environment()}
         self._environment = {**os.environ, **own, **(environment or {})}
-        self._log_dir, self._output, self._heed_signals = log_dir, output, heed_signals
+        self._log_dir, self._heed_signals = log_dir, heed_signals
+        if log_dir is not None:
+            _make_folder(log_dir)
+        self._output = WorkerOutput(copy_to)
+        self._family = Family()
+
+    @classmethod
+    def of(cls, setup: WorkerSetup, host: str, copy_to: int) -> ProcessStarter:
+        """For a host that is a process of its own."""
+        log_dir = Path(setup.log_dir) / host if setup.log_dir else None
+        return cls(hash_environment(setup.hash_seed), log_dir, copy_to, heed_signals=False)
 
     def start(self, name: str, start: Start) -> Running:
         """Start a worker; do not wait for it."""
@@ -87,14 +130,38 @@ class ProcessStarter:
         child = ChildProcess(
             [sys.executable, "-m", "clusterenv.worker.main"],
             start.to_bytes(),
-            self._environment,
+            {**self._environment, **self._family.mark(name)},
             log,
             msgspec.structs.astuple(start.descriptors),
             own_session=False,
         )
-        if self._output is not None:
-            self._output.follow(name, child)
+        self._output.follow(name, child)
+        if self._output.ident is None:
+            self._output.start()
         return child
+
+    def close(self) -> None:
+        """All workers have ended: what they said last is copied, if that does not take long."""
+        self._output.close(_LAST_OUTPUT_S)
+
+    def end_strays(self, name: str | None = None) -> None:
+        """This worker is gone, or all of them are: end what their envs have started and left."""
+        self._family.end(name)
+
+
+def hash_environment(hash_seed: int | None) -> dict[str, str]:
+    """The environment variable that gives a Python this hash seed."""
+    return {} if hash_seed is None else {"PYTHONHASHSEED": f"{hash_seed}"}
+
+
+def _make_folder(log_dir: Path) -> None:
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartupError(
+            f"log_dir={str(log_dir)!r} cannot be made here: {error}; name a folder that every "
+            "machine with workers can make or has"
+        ) from error
 
 
 class ThreadStarter:
@@ -110,13 +177,20 @@ class ThreadStarter:
         thread.start()
         return thread
 
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def end_strays(self, name: str | None = None) -> None:
+        """What an env has started is this process's own: the user's to end."""
+
 
 class _WorkerThread(threading.Thread):
     def __init__(self, name: str, start: Start, turn: threading.Lock) -> None:
         super().__init__(name=f"clusterenv {name}", daemon=True)
         # The host closes its own, whatever the envs of this thread are still doing.
         self._descriptors = start.descriptors.duplicated()
-        self._line = WorkerEnd(self._descriptors, spins=False)
+        with kept_from_children():
+            self._line = WorkerEnd(self._descriptors, spins=False)
         self._deadlines = Deadlines(start.step_timeout_s, start.startup_timeout_s)
         self._doorbell = start.descriptors.doorbell
         self._turn, self._log = turn, ""
@@ -126,10 +200,11 @@ class _WorkerThread(threading.Thread):
         return os.getpid()
 
     def run(self) -> None:
-        worker = Worker(self._line, self._deadlines)
+        worker = WorkerLoop(self._line, self._deadlines)
         worker.turn = self._turn
         try:
-            worker.run()
+            with kept_from_children():
+                worker.run()
         except BaseException:  # what would end a process ends this thread
             self._log = traceback.format_exc()
         finally:
@@ -139,7 +214,14 @@ class _WorkerThread(threading.Thread):
         return None if self.is_alive() else "its thread ended"
 
     def log_tail(self) -> str:
-        return self._log
+        """Its last words; where it is, while it runs."""
+        frames = sys._current_frames()
+        if self.ident not in frames:
+            return self._log
+        # As faulthandler does it, which the other workers use.
+        calls = reversed(traceback.extract_stack(frames[self.ident]))
+        lines = [f'  File "{one.filename}", line {one.lineno} in {one.name}' for one in calls]
+        return "\n".join([STACKS_FOLLOW, *lines])
 
     def wait(self, deadline: float) -> None:
         self.join(max(0.0, deadline - time.monotonic()))

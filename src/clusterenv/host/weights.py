@@ -5,11 +5,20 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import msgspec
+
 from clusterenv.arrays import Buffer
 from clusterenv.host.events import PullWanted
 from clusterenv.memory.weights import WeightStore
 from clusterenv.protocol.policies import TakePolicy
-from clusterenv.protocol.requests import Evaluate, Measured, Newest, PolicyRequest
+from clusterenv.protocol.requests import (
+    AnyRequest,
+    Evaluate,
+    Measured,
+    Newest,
+    PolicyRequest,
+    is_ahead,
+)
 from clusterenv.sync.rules import EVALUATION, FIRST, News, SyncRule
 
 
@@ -53,6 +62,10 @@ class HostWeights:
         """Whether the head has another policy altogether than the workers."""
         return 0 != self._policy_id != self._newest.policy_id
 
+    def are_of_another(self, policy: TakePolicy) -> bool:
+        """Whether the weights that are held are of another policy than this one."""
+        return 0 != self._policy_id != policy.policy_id
+
     def wanted_for(self, request: PolicyRequest | None) -> PullWanted | None:
         """What to pull before ``request`` can be begun (None: before the next that comes)."""
         cause = self._cause(request)
@@ -60,23 +73,35 @@ class HostWeights:
             return None
         self.pulls_for = cause
         held = self._held_for_evaluation if cause == EVALUATION else self._held
-        return PullWanted(self._policy_id, held, cause, self._rule.threshold)
+        version = request.newest.version if is_ahead(request) else 0
+        return PullWanted(self._policy_id, held, cause, self._rule.threshold, version)
+
+    def _newest_for(self, request: PolicyRequest | None) -> Newest:
+        """What ``request`` is decided by: one that was made ahead by what was newest then."""
+        return request.newest if is_ahead(request) else self._newest
+
+    def stamped(self, message: AnyRequest) -> AnyRequest:
+        """``message`` as a worker gets it: one that was made ahead says which version is to act."""
+        if not is_ahead(message):
+            return message
+        return msgspec.structs.replace(message, newest=Newest(self._policy_id, self._held))
 
     def _cause(self, request: PolicyRequest | None) -> str | None:
-        is_new_policy = self._newest.policy_id != self._policy_id
+        newest = self._newest_for(request)
+        is_new_policy = newest.policy_id != self._policy_id
         if isinstance(request, Evaluate):
             is_behind = self._held_for_evaluation < self._newest.version
             return EVALUATION if is_new_policy or is_behind else None
-        if self._newest.policy_id and (is_new_policy or self._held == 0):
+        if newest.policy_id and (is_new_policy or self._held == 0):
             # Another policy altogether: no rule is asked whether that may act.
-            self._rule.cause_to_pull(self._news())
+            self._rule.cause_to_pull(self._news(newest))
             return FIRST
-        return self._rule.cause_to_pull(self._news())
+        return self._rule.cause_to_pull(self._news(newest))
 
-    def _news(self) -> News:
+    def _news(self, newest: Newest) -> News:
         news = News(
             self._held,
-            self._newest.version,
+            newest.version,
             time_s=time.monotonic(),
             pulled_at_s=self._pulled_at_s,
             pulled_bytes=self._pulled_bytes,
@@ -107,11 +132,12 @@ class HostWeights:
         """The weights of ``version`` have come; OSError if there is no memory for them."""
         if cause != self.pulls_for:
             return  # of a pull that was given up
+        self.pulls_for = ""
         is_new = policy.policy_id != self._policy_id
         if is_new:
             self._held = self._held_for_evaluation = 0
         self.policy = policy
-        if self.pulls_for == EVALUATION:
+        if cause == EVALUATION:
             self._evaluation.put(policy.policy_id, version, vector)
             self._held_for_evaluation = version
         else:
@@ -120,4 +146,3 @@ class HostWeights:
             self._pulled_at_s, self._pulled_bytes = time.monotonic(), num_bytes
         if version > self._newest.version:
             self._newest = Newest(policy.policy_id, version, self._newest.measured)
-        self.pulls_for = ""

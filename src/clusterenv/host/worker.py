@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -10,15 +11,16 @@ from clusterenv.errors import ProtocolError
 from clusterenv.host.events import Voided
 from clusterenv.host.starting import Running
 from clusterenv.memory.line import HostEnd
-from clusterenv.memory.messages import Build, Built, LaidOut, LayOut
+from clusterenv.memory.messages import BuildEnvs, EnvsBuilt, MapRows, RowsMapped
+from clusterenv.memory.pulse import Pulse
 from clusterenv.protocol.message import Message
 from clusterenv.protocol.requests import AnyRequest
 from clusterenv.protocol.worker_status import WorkerStatus
+from clusterenv.restarts import RestartBudget, explained
+from clusterenv.sharing import in_words
 
-RESTART_WINDOW_S = 60.0
 
-
-class State(Enum):
+class WorkerState(Enum):
     """Where a worker is in its life."""
 
     STARTED = auto()
@@ -31,14 +33,14 @@ class State(Enum):
 
 # What was said, to it or by it, and what it is then. Building again is possible at any time.
 _NEXT = {
-    (State.STARTED, Build): State.BUILDING,
-    (State.BUILDING, Build): State.BUILDING,
-    (State.BUILT, Build): State.BUILDING,
-    (State.LAYING_OUT, Build): State.BUILDING,
-    (State.READY, Build): State.BUILDING,
-    (State.BUILDING, Built): State.BUILT,
-    (State.BUILT, LayOut): State.LAYING_OUT,
-    (State.LAYING_OUT, LaidOut): State.READY,
+    (WorkerState.STARTED, BuildEnvs): WorkerState.BUILDING,
+    (WorkerState.BUILDING, BuildEnvs): WorkerState.BUILDING,
+    (WorkerState.BUILT, BuildEnvs): WorkerState.BUILDING,
+    (WorkerState.LAYING_OUT, BuildEnvs): WorkerState.BUILDING,
+    (WorkerState.READY, BuildEnvs): WorkerState.BUILDING,
+    (WorkerState.BUILDING, EnvsBuilt): WorkerState.BUILT,
+    (WorkerState.BUILT, MapRows): WorkerState.LAYING_OUT,
+    (WorkerState.LAYING_OUT, RowsMapped): WorkerState.READY,
 }
 
 
@@ -49,6 +51,14 @@ class Asked:
     request: AnyRequest
     slots: tuple[int, ...]
     sent_at: float
+
+    def part(self, slots: tuple[int, ...]) -> tuple[int, ...]:
+        """The slots that an answer is about, which names some or none, for all."""
+        if not slots:
+            return self.slots
+        if not set(slots) <= set(self.slots):
+            raise ProtocolError("rows of slots that nobody asked it for")
+        return slots
 
 
 @dataclass
@@ -64,7 +74,7 @@ class Worker:
     started_at: float
     incarnation: int = 0
     slots: tuple[int, ...] = ()
-    state: State = State.STARTED
+    state: WorkerState = WorkerState.STARTED
     asked: dict[int, Asked] = field(default_factory=dict)
     held_back: deque[Message] = field(default_factory=deque)
     """What it is sent once it is ready."""
@@ -76,7 +86,14 @@ class Worker:
     """The slots that it took over from a lost worker, and whose envs nobody has reset yet."""
     leaving: str = ""
     """Why it will have to end soon, if it has said so."""
-    restarts: deque[float] = field(default_factory=deque)
+    restarts: RestartBudget = field(default_factory=RestartBudget)
+    ready_at: float = math.inf
+    """Since when it can be asked for work; before its slots were dealt anew it worked, too."""
+    worked_before_s: float = 0.0
+    num_stacks: int = 0
+    """How often it was told that it makes no progress, since it showed its stacks; or …"""
+    is_told_slow: bool = False
+    """… that it gives no sign of life."""
 
     @property
     def name(self) -> str:
@@ -86,7 +103,7 @@ class Worker:
     @property
     def is_ready(self) -> bool:
         """Whether it can be asked for work."""
-        return self.state is State.READY
+        return self.state is WorkerState.READY
 
     def note(self, message: Message) -> None:
         """Something was said that changes its state; ProtocolError if it cannot be."""
@@ -104,10 +121,19 @@ class Worker:
 
     def send_held_back(self, now: float) -> None:
         """It is ready: send what had to wait for that."""
+        self.ready_at = now
         for asked in self.asked.values():
             asked.sent_at = now
         while self.held_back:
             self.line.send(self.held_back.popleft())
+
+    def answered(self, number: int, slots: tuple[int, ...]) -> None:
+        """It has answered a request for these slots."""
+        asked = self.asked[number]
+        if len(slots) == len(asked.slots):
+            del self.asked[number]
+        else:
+            asked.slots = tuple(sorted(set(asked.slots).difference(slots)))
 
     def void(self) -> tuple[Voided, ...]:
         """It will not answer any more: what it was asked."""
@@ -119,19 +145,19 @@ class Worker:
             self.held_back.clear()
         return voided
 
-    def may_restart(self, limit: int, now: float) -> bool:
-        """Whether the budget has room for another restart; if so, spend it."""
-        while self.restarts and now > self.restarts[0] + RESTART_WINDOW_S:
-            self.restarts.popleft()
-        if len(self.restarts) >= limit:
-            return False
-        self.restarts.append(now)
-        return True
+    def worked_s(self, now: float) -> float:
+        """How long it did good work: until it was given what it has not answered."""
+        until = min((asked.sent_at for asked in self.asked.values()), default=now)
+        return self.worked_before_s + max(0.0, until - self.ready_at)
+
+    def stop_work(self, now: float) -> None:
+        """It is going to build other envs: that is no work."""
+        self.worked_before_s, self.ready_at = self.worked_s(now), math.inf
 
     def status(self, host: str) -> WorkerStatus:
         """The worker at this moment."""
         state = "ready" if self.is_ready else "joining"
-        if self.state is State.LOST:
+        if self.state is WorkerState.LOST:
             state = "lost"
         elif self.leaving:
             state = "leaving"
@@ -158,11 +184,28 @@ class Worker:
 
     def obituary(self, reason: str) -> str:
         """What is known about its end, for messages."""
-        slot = self.line.mailbox.current_slot
-        doing = f"; it ran slots {', '.join(map(str, self.slots))}"
-        if slot != self.line.mailbox.NO_SLOT:
-            doing = f" while the env of slot {slot} was running"
-        return f"{self.whereabouts()} was lost: {reason}{doing}{self.log()}"
+        slot = self.current_slot
+        doing = f"; it ran {in_words(self.slots)}"
+        if slot is not None:
+            doing = f" while the env of slot {slot} was running{doing}"
+        return f"{self.whereabouts()} was lost: {explained(reason)}{doing}{self.log()}"
+
+    @property
+    def pulse(self) -> Pulse:
+        """Its signs of life."""
+        return self.line.pulse
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has something to do."""
+        return self.state is not WorkerState.LOST and (bool(self.asked) or not self.is_ready)
+
+    @property
+    def current_slot(self) -> int | None:
+        """The slot whose env is running, or was running last, if that is known."""
+        mailbox = self.line.mailbox
+        slot = mailbox.current_slot
+        return None if slot == mailbox.NO_SLOT else slot
 
     def log(self) -> str:
         """The end of its log, headed, or nothing."""

@@ -7,23 +7,28 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from clusterenv.descriptors import PER_WORKER, make_room
 from clusterenv.host.inbox import Inbox
 from clusterenv.host.plan import Plan, WorkerLimits
-from clusterenv.host.starting import Starter
-from clusterenv.host.worker import State, Worker
+from clusterenv.host.starting import NotStarted, Starter
+from clusterenv.host.worker import Worker, WorkerState
 from clusterenv.memory.line import HostEnd
-from clusterenv.memory.messages import Build, Close
+from clusterenv.memory.messages import BuildEnvs, CloseEnvs
 from clusterenv.memory.segments import create
 from clusterenv.memory.weights import WeightStore
 from clusterenv.protocol.message import Message
 from clusterenv.sharing import shares
+from clusterenv.stopwatch import Stopwatch
 from clusterenv.worker.main import Start
 
 _CHECK_EVERY_S = 0.1
 
 
 class Workers:
-    """Exists before anybody knows what is to be run; a :class:`Host` is made from it."""
+    """Exists before anybody knows what is to be run; a ``LocalHost`` is made from it.
+
+    It knows much because all workers share what it opens: memory, weights and a bell.
+    """
 
     def __init__(self, count: int, starter: Starter, limits: WorkerLimits, may_spin: bool) -> None:
         self.limits, self._starter = limits, starter
@@ -35,7 +40,11 @@ class Workers:
         """Of what they were asked. It grows also when other slots are dealt to them: a late answer
         must never be taken for that to a newer request."""
         self._next_check = 0.0
+        self._waiting: list[Worker] = []
+        """Replacements that are to be started."""
+        make_room(PER_WORKER * (count + 1), f"{count} workers")
         with ExitStack() as undo:
+            undo.callback(starter.close)
             self.inbox = Inbox(may_spin)
             undo.callback(self.inbox.close)
             self.rows_fd = create("rows")
@@ -47,21 +56,47 @@ class Workers:
             self.all: list[Worker] = []
             undo.callback(self._end_all, 0.0)
             for index in range(count):
-                self.all.append(self._start(index, 0))
+                self.all.append(self._make(index, 0, time.monotonic()))
+                self.start(self.all[-1])
             self._undo = undo.pop_all()
 
-    def _start(self, index: int, incarnation: int) -> Worker:
+    def _make(self, index: int, incarnation: int, start_at: float) -> Worker:
+        """A worker that can be told what to do, and begins with it once it is started."""
+        make_room(PER_WORKER, f"worker-{index}.{incarnation}")
         weights, evaluation = self.weights.fd, self.evaluation_weights.fd
         line = HostEnd(self.inbox.bell, self.rows_fd, weights, evaluation)
-        limits = self.limits
-        start = Start(line.descriptors, limits.step_timeout_s, limits.startup_timeout_s)
-        try:
-            running = self._starter.start(f"worker-{index}.{incarnation}", start)
-        except BaseException:
-            line.close()
-            raise
         self.inbox.watch(index, line)
-        return Worker(index, line, running, time.monotonic(), incarnation)
+        return Worker(index, line, NotStarted(), start_at, incarnation)
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """Counts how long whoever drives the host waits for workers."""
+        return self.inbox.stopwatch
+
+    def start(self, worker: Worker) -> None:
+        """Start the process of a worker; OSError if that is impossible."""
+        limits = self.limits
+        start = Start(
+            worker.line.descriptors,
+            limits.step_timeout_s,
+            limits.startup_timeout_s,
+            limits.slow_warning_s,
+        )
+        worker.running = self._starter.start(worker.name, start)
+        self.num_changes += 1
+
+    def start_due(self) -> Iterator[tuple[Worker, str]]:
+        """Start the replacements whose time has come; those that cannot be, and why."""
+        for worker in list(self._waiting):
+            if time.monotonic() < worker.started_at:
+                continue
+            try:
+                self.start(worker)
+            except OSError as error:
+                self._waiting.remove(worker)
+                yield worker, f"it cannot be started: {error}"
+            else:
+                self._waiting.remove(worker)
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self.all)
@@ -82,8 +117,10 @@ class Workers:
 
     def build(self, worker: Worker, plan: Plan) -> None:
         """Have a worker build the envs of its slots."""
+        worker.not_reset.clear()
+        worker.stop_work(time.monotonic())
         worker.deal += 1
-        message = Build(
+        message = BuildEnvs(
             worker.slots,
             plan.backend,
             plan.autoreset_mode,
@@ -110,27 +147,29 @@ class Workers:
         self.num_messages += 1
         worker.send(message)
 
-    def replace(self, worker: Worker) -> Worker:
-        """End a worker, and start another in its place.
-
-        Should Ctrl-C come between, the worker is found to have ended, and is replaced then.
-        """
+    def replace(self, worker: Worker, start_at: float) -> Worker:
+        """End a worker, and have another in its place, which is to be started then."""
         self.num_messages += 1
         worker.running.kill()
-        successor = self._start(worker.index, worker.incarnation + 1)
+        self._starter.end_strays(worker.name)
+        successor = self._make(worker.index, worker.incarnation + 1, start_at)
         successor.slots, successor.restarts = worker.slots, worker.restarts
         self.all[worker.index] = successor
+        self._waiting.append(successor)
         self.num_changes += 1
-        worker.state = State.LOST
+        worker.state = WorkerState.LOST
         worker.line.close()
         return successor
 
     def dismiss(self, worker: Worker) -> None:
         """End a worker at once."""
         self.num_changes += 1
-        worker.state = State.LOST
+        worker.state = WorkerState.LOST
+        if worker in self._waiting:
+            self._waiting.remove(worker)
         self.inbox.forget(worker.index)
         worker.running.kill()
+        self._starter.end_strays(worker.name)
         worker.line.close()
 
     def ended(self) -> Iterator[tuple[Worker, str]]:
@@ -141,7 +180,7 @@ class Workers:
         self._next_check = now + _CHECK_EVERY_S
         for worker in list(self.all):
             worker.line.flush()
-            how = None if worker.state is State.LOST else worker.running.how_it_ended()
+            how = None if worker.state is WorkerState.LOST else worker.running.how_it_ended()
             if how is not None:
                 yield worker, how
 
@@ -151,11 +190,11 @@ class Workers:
         self._undo.close()
 
     def _end_all(self, grace_s: float) -> None:
-        alive = [worker for worker in self.all if worker.state is not State.LOST]
+        alive = [worker for worker in self.all if worker.state is not WorkerState.LOST]
         if grace_s > 0:
             for worker in alive:
                 worker.line.cancel_all()
-                worker.line.send(Close())
+                worker.line.send(CloseEnvs())
         deadline = time.monotonic() + grace_s
         for worker in alive:
             # One that is not ready has no envs to close.
@@ -163,4 +202,6 @@ class Workers:
                 worker.running.wait(deadline)
         for worker in alive:
             self.dismiss(worker)
+        if self.all:
+            self._starter.end_strays()
         self.all.clear()

@@ -9,8 +9,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from clusterenv.counts import check_count
 from clusterenv.launchers.base import Order, Status
-from clusterenv.launchers.parameters import check_count, names_valid_parameters
+from clusterenv.launchers.parameters import names_valid_parameters
 from clusterenv.wire.addresses import ANYWHERE
 
 _log = logging.getLogger("clusterenv")

@@ -1,4 +1,4 @@
-"""The far end of :class:`AttachLauncher`: what somebody starts there."""
+"""The far end of :class:`clusterenv.AttachLauncher`: what somebody starts there."""
 
 from __future__ import annotations
 
@@ -58,12 +58,13 @@ class _Attendant:
         self._host = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, env=environment, start_new_session=True
         )
-        assert self._host.stdin is not None
+        stdin = self._host.stdin
+        assert stdin is not None
         # The pipe stays open: when it closes, the host ends.
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._host.stdin.fileno(), ticket + b"\n")
+            os.write(stdin.fileno(), ticket + b"\n")
         code = self._host.wait()
-        self._host.stdin.close()
+        stdin.close()
         return code
 
     def pause(self) -> None:

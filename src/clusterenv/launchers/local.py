@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clusterenv.children import python_environment
+from clusterenv.counts import check_count
 from clusterenv.launchers.base import cores
 from clusterenv.launchers.parameters import (
-    check_count,
     check_environment,
     names_valid_parameters,
 )
 from clusterenv.launchers.processes import ProcessLauncher
+from clusterenv.strays import Family
 
 
 class LocalLauncher(ProcessLauncher):
@@ -42,6 +43,7 @@ class LocalLauncher(ProcessLauncher):
         environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(log_dir)
+        self._family = Family()
         self.num_hosts = 0
         self.workers_per_host: int | None = None
         if hosts is not None:
@@ -61,4 +63,12 @@ class LocalLauncher(ProcessLauncher):
 
     def environment(self) -> dict[str, str]:
         """That of a host or worker process here: this process's own, and what the user wants."""
-        return {**os.environ, **python_environment(), **self.worker_environment}
+        own = self._family.mark("host")
+        return {**os.environ, **python_environment(), **self.worker_environment, **own}
+
+    def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
+        """End these hosts, forget them; let them end by themselves for ``grace_s`` first."""
+        super().stop(hosts, grace_s)
+        if not self._children:
+            # Hosts that were killed could not do that themselves.
+            self._family.end()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import operator
 from collections.abc import Callable, Mapping
-from typing import Any, SupportsIndex, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 Init = TypeVar("Init", bound=Callable[..., None])
 
@@ -32,17 +31,6 @@ def _unknown(launcher: str, name: str, valid: list[str]) -> str:
     return f"{launcher} has no parameter {name}={meant}; it takes: {', '.join(valid)}"
 
 
-def check_count(name: str, value: Any, least: int = 1, advice: str = "") -> int:
-    """The value, if it is a whole number that is not less; an error that says so otherwise."""
-    more = f"; {advice}" if advice else ""
-    if not isinstance(value, SupportsIndex) or isinstance(value, bool):
-        raise TypeError(f"{name}={value!r} must be a whole number, at least {least}{more}")
-    count = operator.index(value)
-    if count < least:
-        raise ValueError(f"{name}={value!r} must be at least {least}{more}")
-    return count
-
-
 def check_environment(environment: Mapping[str, str] | None) -> dict[str, str]:
     """A copy, if names and values are text; an error that says so otherwise."""
     for name, value in (environment or {}).items():
@@ -52,5 +40,13 @@ def check_environment(environment: Mapping[str, str] | None) -> dict[str, str]:
                 f"{{{str(name)!r}: {str(value)!r}}}"
             )
         if not name or "=" in name or "\0" in name + value:
-            raise ValueError(f"environment={{{name!r}: …}}: that is no name of a variable")
+            raise ValueError(
+                f"environment={{{name!r}: …}}: that is no name of a variable, which is not empty "
+                "and has no '=' in it; neither name nor value may have NUL"
+            )
+        if name == "PYTHONHASHSEED":
+            raise ValueError(
+                f"environment={{{name!r}: {value!r}}}: all workers of a run have the head's; set "
+                f"it where the head runs: export {name}={value}"
+            )
     return dict(environment or {})

@@ -53,7 +53,10 @@ class ProcessLauncher(ABC):
     def status(self) -> dict[str, Status]:
         """Each host that was started and not yet stopped."""
         # A copy: the watcher asks while the user's thread replaces hosts.
-        return {host: self._status(child) for host, child in list(self._children.items())}
+        children = list(self._children.items())
+        for _, child in children:
+            child.log.trim()
+        return {host: self._status(child) for host, child in children}
 
     def _status(self, child: ChildProcess) -> Status:
         how = child.how_it_ended()

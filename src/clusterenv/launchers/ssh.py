@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from clusterenv.children import ChildProcess, in_words
+from clusterenv.counts import check_count
 from clusterenv.launchers.base import Order, Status
 from clusterenv.launchers.parameters import (
-    check_count,
     check_environment,
     names_valid_parameters,
 )

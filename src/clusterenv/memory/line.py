@@ -23,6 +23,7 @@ from clusterenv.memory.messages import (
     decode_from_worker,
 )
 from clusterenv.memory.part_times import PartTimes
+from clusterenv.memory.pulse import Pulse
 from clusterenv.memory.segments import create
 from clusterenv.protocol.message import Message, encode
 
@@ -81,6 +82,7 @@ class HostEnd:
         except OSError:
             self.close()
             raise
+        self._inbound, self._outbound = self.mailbox.to_host, self.mailbox.to_worker
         self._reader = FrameReader(inbound, self.mailbox.released_by_host)
         self._writer = FrameWriter(outbound, self.mailbox.released_by_worker)
         self.descriptors = Descriptors(
@@ -113,7 +115,7 @@ class HostEnd:
     def flush(self) -> None:
         """Send what found no room before."""
         pushed = False
-        while self._waiting and self.mailbox.to_worker.push(self._waiting[0]):
+        while self._waiting and self._outbound.push(self._waiting[0]):
             self._waiting.popleft()
             pushed = True
         if pushed:
@@ -121,7 +123,7 @@ class HostEnd:
 
     def receive(self) -> tuple[Any, list[Buffer], int] | None:
         """The next message, its frames, and the number to :meth:`release` them by (0: none)."""
-        header = self.mailbox.to_host.pop()
+        header = self._inbound.pop()
         if header is None:
             return None
         message = decode_from_worker(header)
@@ -144,6 +146,11 @@ class HostEnd:
     def times(self) -> PartTimes:
         """Where the worker counts its time."""
         return self.mailbox.times
+
+    @property
+    def pulse(self) -> Pulse:
+        """The worker's signs of life."""
+        return self.mailbox.pulse
 
     def cancel_all(self) -> None:
         """The worker need not end anything."""
@@ -185,6 +192,7 @@ class WorkerEnd:
     def __init__(self, descriptors: Descriptors, spins: bool = True) -> None:
         self.descriptors = descriptors
         self.mailbox = Mailbox(descriptors.mailbox)
+        self._inbound, self._outbound = self.mailbox.to_worker, self.mailbox.to_host
         self._reader = FrameReader(descriptors.to_worker, self.mailbox.released_by_worker)
         self._writer = FrameWriter(descriptors.from_worker, self.mailbox.released_by_host)
         self._spin_s = SPIN_S if spins else 0.0
@@ -204,7 +212,7 @@ class WorkerEnd:
 
     def offer(self, message: Message) -> None:
         """Send what need not be heard, unless replies could find no room then."""
-        if self.mailbox.to_host.push(encode(message), Ring.CAPACITY // 2):
+        if self._outbound.push(encode(message), Ring.CAPACITY // 2):
             self.has_spoken = True
             self.wake_host()
 
@@ -216,7 +224,7 @@ class WorkerEnd:
             header = encode(self._writer.write(header, frames))
         elif len(header) >= _LARGE_BYTES:
             header = encode(self._writer.write(b"", [header]))
-        while not self.mailbox.to_host.push(header) and not self.is_over:
+        while not self._outbound.push(header) and not self.is_over:
             # The host has not looked for long: it is computing, and will.
             self.waits()
             self.wake_host()
@@ -249,7 +257,7 @@ class WorkerEnd:
         # Nobody calls before what was sent earlier has been read: the call is always the older.
         if (call := self.mailbox.take_call()) is not None:
             return call
-        header = self.mailbox.to_worker.pop()
+        header = self._inbound.pop()
         assert header is not None
         message: Message = decode_from_host(header)
         if isinstance(message, InFrames):

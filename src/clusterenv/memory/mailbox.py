@@ -14,6 +14,7 @@ from functools import cache
 from clusterenv.memory.answer_flags import MAY_SPIN, MOST_PARTS, barrier
 from clusterenv.memory.messages import PartCall, StepCall
 from clusterenv.memory.part_times import PartTimes
+from clusterenv.memory.pulse import Pulse
 from clusterenv.memory.segments import create, map_memory
 
 _CACHE_LINE = 64
@@ -97,11 +98,13 @@ class Mailbox:
     _RELEASED_BY_WORKER = _PARTS + MOST_PARTS * _PART_WORDS
     _CANCELLED = _RELEASED_BY_WORKER + _CACHE_LINE // 8
     _TIMES = _CANCELLED + _CACHE_LINE // 8
+    _PULSE = _TIMES + 4 * _CACHE_LINE // 8
 
     def __init__(self, fd: int) -> None:
         memory = map_memory(fd, self.SIZE)
         self._notes = memory[: mmap.PAGESIZE].cast("q")
         self.times = PartTimes(self._notes[self._TIMES : self._TIMES + PartTimes.SIZE])
+        self.pulse = Pulse(self._notes[self._PULSE : self._PULSE + Pulse.SIZE])
         self.to_worker = Ring(memory[mmap.PAGESIZE :])
         self.to_host = Ring(memory[mmap.PAGESIZE + Ring.SIZE :])
 

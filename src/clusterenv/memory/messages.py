@@ -24,7 +24,7 @@ from clusterenv.protocol.requests import (
 # Host → worker.
 
 
-class Build(Message):
+class BuildEnvs(Message):
     """Build the envs of these slots, in place of what was built before. ``backend`` is pickled:
     from the head downwards is the one direction in which pickle travels."""
 
@@ -38,7 +38,7 @@ class Build(Message):
     """Comes back with Built and LaidOut."""
 
 
-class LayOut(Message):
+class MapRows(Message):
     """What all envs of the run have in common: packed spaces; and the host's rows."""
 
     observation_space: bytes
@@ -50,7 +50,7 @@ class LayOut(Message):
     """Where the worker has its flags."""
 
 
-class Close(Message):
+class CloseEnvs(Message):
     """Close the envs and end."""
 
 
@@ -75,27 +75,27 @@ class PartCall(Message):
 # Worker → host.
 
 
-class Built(Message):
+class EnvsBuilt(Message):
     """The worker has built its envs; ``description`` packs spaces, metadata and render mode."""
 
     description: bytes
     deal: int = 0
 
 
-class LaidOut(Message):
+class RowsMapped(Message):
     """The worker is ready for work; ``error`` says why it could not map the rows."""
 
     error: str = ""
     deal: int = 0
 
 
-class Leaving(Message):
+class WorkerLeaving(Message):
     """The worker was told to end by somebody else; ``reason`` says by what."""
 
     reason: str
 
 
-class Warned(Message):
+class EnvWarned(Message):
     """A Python warning on the worker."""
 
     category: str
@@ -104,10 +104,10 @@ class Warned(Message):
 
 FromHost = Union[  # noqa: UP007 (msgspec reads this at run time)
     InFrames,
-    Build,
-    LayOut,
+    BuildEnvs,
+    MapRows,
     TakePolicy,
-    Close,
+    CloseEnvs,
     Reset,
     Step,
     Call,
@@ -117,7 +117,7 @@ FromHost = Union[  # noqa: UP007 (msgspec reads this at run time)
     Evaluate,
 ]
 FromWorker = Union[  # noqa: UP007
-    InFrames, Built, LaidOut, Leaving, Warned, Stepped, Returned, Collected, Raised
+    InFrames, EnvsBuilt, RowsMapped, WorkerLeaving, EnvWarned, Stepped, Returned, Collected, Raised
 ]
 
 decode_from_host = Decoder(FromHost).decode

@@ -112,6 +112,10 @@ class SharedRows:
             target[...] = source[rows]
         return memoryview(memory)
 
+    def expect_no_answer(self, worker: int) -> None:
+        """A worker is gone: nobody waits for its flag any more."""
+        self.flags.expect_no_answer(worker)
+
     def begin_to_write(self, slots: Sequence[int], worker: int, request: int) -> None:
         """A worker is going to write its answer to ``request`` to these rows."""
         rows = self.rows_of(slots)

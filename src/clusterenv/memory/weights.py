@@ -9,7 +9,7 @@ from clusterenv.memory.answer_flags import barrier
 from clusterenv.memory.segments import allocate, create, map_memory
 
 _HEADER_BYTES = 64
-_SEQUENCE, _POLICY, _VERSION, _OFFSET, _SIZE = range(5)
+_SEQUENCE, _POLICY, _VERSION, _OFFSET, _SIZE, _OLDER, _OLDER_OFFSET, _OLDER_SIZE = range(8)
 
 
 class WeightStore:
@@ -17,6 +17,7 @@ class WeightStore:
 
     There is room for two: the next one is written beside the one that workers may be copying, and
     only then becomes the newest. A worker that was too slow for that notices, and copies again.
+    Until it is written over, the older one can still be had by its version.
     """
 
     def __init__(self, fd: int) -> None:
@@ -41,17 +42,22 @@ class WeightStore:
         """These are the newest weights from now on; OSError without memory."""
         header, size = self._header, len(vector)
         room = (len(self._memory) - _HEADER_BYTES) // 2
+        older = header[_VERSION] if header[_POLICY] == policy_id else 0
         if size > room:
             allocate(self._fd, _HEADER_BYTES + 2 * size)
             self._map()
-            header, room = self._header, size
+            header, room, older = self._header, size, 0
             # The halves are elsewhere now, and may lie over what a worker is copying.
             self._begin(header)
+        # A worker that is copying the older one looks here again when it is done.
+        header[_OLDER] = 0
+        barrier()
         # The half that nobody has been pointed to since the last time.
         offset = _HEADER_BYTES if header[_OFFSET] != _HEADER_BYTES else _HEADER_BYTES + room
         self._memory[offset : offset + size] = vector
         self._begin(header)
-        header[_POLICY], header[_VERSION] = policy_id, version
+        header[_OLDER_OFFSET], header[_OLDER_SIZE] = header[_OFFSET], header[_SIZE]
+        header[_POLICY], header[_VERSION], header[_OLDER] = policy_id, version, older
         header[_OFFSET], header[_SIZE] = offset, size
         barrier()
         header[_SEQUENCE] += 1
@@ -61,13 +67,21 @@ class WeightStore:
         header[_SEQUENCE] |= 1
         barrier()
 
-    def take(self, policy_id: int, newer_than: int) -> tuple[int, bytearray] | None:
-        """Version and vector, if they are of this policy and newer than what the caller has."""
+    def take(
+        self, policy_id: int, newer_than: int, wanted: int = 0
+    ) -> tuple[int, bytearray] | None:
+        """Version and vector, if they are of this policy and newer than what the caller has.
+
+        They are those of version ``wanted`` while the store has it, and else the newest.
+        """
         while True:
             header = self._header
             sequence = header[_SEQUENCE]
             held, version = header[_POLICY], header[_VERSION]
             offset, size = header[_OFFSET], header[_SIZE]
+            is_older = bool(wanted) and header[_OLDER] == wanted
+            if is_older:
+                version, offset, size = wanted, header[_OLDER_OFFSET], header[_OLDER_SIZE]
             if offset + size > len(self._memory):
                 self._map()
                 continue
@@ -75,7 +89,8 @@ class WeightStore:
                 return None
             vector = bytearray(self._memory[offset : offset + size])
             barrier()
-            if sequence % 2 == 0 and header[_SEQUENCE] == sequence:
+            is_whole = not is_older or header[_OLDER] == wanted
+            if sequence % 2 == 0 and header[_SEQUENCE] == sequence and is_whole:
                 return version, vector
 
     def close(self) -> None:

@@ -17,7 +17,8 @@ import numpy as np
 
 from clusterenv.arrays import Array
 from clusterenv.errors import ProtocolError
-from clusterenv.plain.values import dtype_of_plain_data, pack, unpack
+from clusterenv.plain.batched_infos import BatchedInfos, pack_batched, unpack_batched
+from clusterenv.plain.values import check_bools, dtype_of_plain_data, pack, unpack
 
 Info = tuple[int, dict[str, Any]]
 """A slot, and what its env said."""
@@ -96,13 +97,15 @@ class _Packed(msgspec.Struct, array_like=True):
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Packed).decode
 # What the first byte says of the others.
-_BY_NAME, _BY_SLOT = b"n", b"s"
+_BY_NAME, _BY_SLOT, _BATCHED = b"n", b"s", b"b"
 
 
-def pack_infos(infos: Sequence[Info], *, allow_pickle: bool) -> bytes:
+def pack_infos(infos: Sequence[Info] | BatchedInfos, *, allow_pickle: bool) -> bytes:
     """Infos of slots, which may be named twice, in this order; empty if there are none."""
     if not infos:
         return b""
+    if isinstance(infos, BatchedInfos):
+        return _BATCHED + pack_batched(infos, allow_pickle=allow_pickle)
     by_name = InfosByName.of(infos)
     if by_name is None:
         return _BY_SLOT + pack(list(infos), allow_pickle=allow_pickle)
@@ -111,8 +114,10 @@ def pack_infos(infos: Sequence[Info], *, allow_pickle: bool) -> bytes:
     return _BY_NAME + _encode(_Packed(by_name.slots.tobytes(), columns, by_name.pythons_own))
 
 
-def unpack_infos(data: bytes, *, allow_pickle: bool) -> list[Info] | InfosByName:
+def unpack_infos(data: bytes, *, allow_pickle: bool) -> list[Info] | InfosByName | BatchedInfos:
     """What :func:`pack_infos` packed; ProtocolError if it is anything else."""
+    if data[:1] == _BATCHED:
+        return unpack_batched(data[1:], allow_pickle=allow_pickle)
     if data[:1] == _BY_NAME:
         return _read_by_name(data[1:])
     if data[:1] == _BY_SLOT:
@@ -138,6 +143,7 @@ def _read_by_name(data: bytes) -> InfosByName:
     for column in numbers.values():
         if column.shape != shape or column.dtype.kind not in "biufc":
             raise ProtocolError(_OTHER_LAYOUT)
+        check_bools(column, "an info")
     return InfosByName(slots, numbers, packed.pythons_own)
 
 

@@ -37,6 +37,8 @@ class RowLayout:
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         self._leaves = tuple(leaves)
+        self.has_objects = not all(leaf.is_array for leaf in leaves)
+        """Whether there is more to an observation than arrays, which does not lie here."""
         self._sizes: dict[int, int] = {}
 
     def size(self, num_rows: int) -> int:

@@ -7,17 +7,27 @@ a custom space) becomes a tuple with one value per slot, as Gymnasium batches it
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from gymnasium import Space, spaces
 
+from clusterenv.arrays import Array
+from clusterenv.plain.values import dtype_of_plain_data
+
 Path = tuple[str | int, ...]
 _MOST_DIMENSIONS, _MOST_BITS = 64, 1 << 28
+_LONGEST_TEXT, _LONGEST_BOUND = 1 << 24, 100_000
+# Of one value of a Box that is described by its shape and two numbers.
+_MOST_BYTES = 1 << 31
+# The bounds of a larger Box are views of one number each: as arrays they would need four times
+# the memory of an observation, again and again.
+_LARGE_BYTES = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -102,16 +112,20 @@ def space_to_plain(space: Space[Any]) -> Any:
     return ["space", type(space).__name__, describe(space), state]
 
 
-def space_from_plain(plain: Any) -> Space[Any]:
-    """The space that :func:`space_to_plain` described."""
+def space_from_plain(plain: Any, *, trusted: bool = False) -> Space[Any]:
+    """The space that :func:`space_to_plain` described.
+
+    Its random state is taken over only from whoever is ``trusted``: NumPy does not check what it
+    loads, and a generator with a position out of range reads beyond its memory.
+    """
     if isinstance(plain, Space):
         return plain
     match plain:
         case ["space", str(kind), dict(parts), state] if kind in _BUILD:
-            space: Space[Any] = _BUILD[kind](parts)
+            space: Space[Any] = _BUILD[kind](parts, trusted)
         case _:
             raise ValueError(f"{plain!r:.80} does not describe a space")
-    if state is not None:
+    if trusted and state is not None:
         bits = _BIT_GENERATORS[state["bit_generator"]]()
         bits.state = state
         space._np_random = np.random.Generator(bits)
@@ -131,16 +145,17 @@ def _many_to_plain(children: Sequence[Space[Any]]) -> list[Any]:
     return [space_to_plain(child) for child in children]
 
 
-def _many_from_plain(plains: list[Any]) -> list[Space[Any]]:
-    return [space_from_plain(plain) for plain in plains]
+def _many_from_plain(plains: list[Any], trusted: bool) -> list[Space[Any]]:
+    return [space_from_plain(plain, trusted=trusted) for plain in plains]
 
 
 _DESCRIBE: dict[type, Callable[[Any], dict[str, Any]]] = {
     spaces.Box: lambda s: {
-        "low": s.low,
-        "high": s.high,
+        "shape": list(s.shape),
+        "low": _in_short(s.low),
+        "high": _in_short(s.high),
         "dtype": np.dtype(s.dtype).str,
-        "bounded": (s.bounded_below, s.bounded_above),
+        "bounded": (_in_short(s.bounded_below), _in_short(s.bounded_above)),
         "text": (s.low_repr, s.high_repr),
     },
     spaces.Discrete: lambda s: {"n": s.n, "start": s.start, "dtype": np.dtype(s.dtype).str},
@@ -170,23 +185,97 @@ _DESCRIBE: dict[type, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def _build_box(parts: dict[str, Any]) -> Space[Any]:
-    low, high = parts["low"], parts["high"]
-    space = spaces.Box(low, high, shape=low.shape, dtype=np.dtype(parts["dtype"]))
+def _in_short(bounds: Array) -> Array:
+    """``bounds`` as one number where all of them are the same, bit by bit."""
+    if bounds.size == 0 or bounds.ndim == 0:
+        return bounds
+    first = np.array(bounds[(0,) * bounds.ndim], bounds.dtype)
+    if not any(bounds.strides):
+        return first
+    raw = np.ascontiguousarray(bounds).reshape(bounds.size, 1).view(np.uint8)
+    return first if (raw == raw[0]).all() else bounds
+
+
+def _build_box(parts: dict[str, Any], _: bool) -> Space[Any]:
+    shape, dtype = _shape_of(parts["shape"]), dtype_of_plain_data(parts["dtype"])
+    size = math.prod(shape) * dtype.itemsize
+    if size > _MOST_BYTES:
+        raise ValueError(f"a Box of {size} bytes; the most is {_MOST_BYTES}")
+    given = parts["low"], parts["high"], *parts["bounded"]
+    if not all(isinstance(array, np.ndarray) for array in given):
+        raise ValueError("the bounds of a Box are arrays")
+    if any(array.dtype != np.bool_ for array in parts["bounded"]):
+        raise ValueError("a Box that does not say of each number whether it is bounded")
+    low, high, *bounded = (np.broadcast_to(array, shape) for array in given)
+    space = _large_box(low, high) if size > _LARGE_BYTES else spaces.Box(low, high, shape, dtype)
     # An unbounded integer Box cannot be told from its bounds.
-    space.bounded_below, space.bounded_above = parts["bounded"]
-    space.low_repr, space.high_repr = parts["text"]
+    space.bounded_below, space.bounded_above = bounded
+    if size <= _LARGE_BYTES:
+        space.bounded_below, space.bounded_above = (array.copy() for array in bounded)
+    space.low_repr, space.high_repr = (
+        None if text is None else f"{text:.{_LONGEST_BOUND}}" for text in parts["text"]
+    )
     return space
 
 
-def _build_discrete(parts: dict[str, Any]) -> Space[Any]:
+def _shape_of(sizes: Any) -> tuple[int, ...]:
+    is_shape = isinstance(sizes, list) and len(sizes) <= _MOST_DIMENSIONS
+    if not is_shape or not all(type(size) is int and 0 <= size <= _MOST_BYTES for size in sizes):
+        raise ValueError(f"{sizes!r:.80} is no shape")
+    return tuple(sizes)
+
+
+def _large_box(low: Array, high: Array) -> spaces.Box:
+    """A Box with just these bounds, which its constructor would copy."""
+    space = spaces.Box(0, 1, (), low.dtype)
+    space.low, space.high, space._shape = low, high, low.shape
+    return space
+
+
+def is_large(space: Space[Any]) -> TypeGuard[spaces.Box]:
+    """Whether it is a Box whose bounds are views of one number each."""
+    if type(space) is not spaces.Box or space.low.nbytes <= _LARGE_BYTES:
+        return False
+    return not any(space.low.strides)
+
+
+def are_equal(space: Space[Any], other: Space[Any]) -> bool:
+    """As ``==``, which would take seconds for large ones."""
+    if not (is_large(space) and is_large(other)):
+        return bool(space == other)
+    ends = [(box.low.flat[0], box.high.flat[0]) for box in (space, other) if box.low.size]
+    alike = (space.shape, space.dtype) == (other.shape, other.dtype)
+    return alike and len({*ends}) == 1
+
+
+def batch_large(space: Space[Any], count: int) -> Space[Any] | None:
+    """The space of so many values of a large Box, with views as bounds; None if it is not such."""
+    if not is_large(space):
+        return None
+    shape = (count, *space.shape)
+    views = [np.broadcast_to(array, shape) for array in (space.low, space.high)]
+    batched = _large_box(*views)
+    batched.bounded_below, batched.bounded_above = (
+        np.broadcast_to(array, shape) for array in (space.bounded_below, space.bounded_above)
+    )
+    batched.low_repr, batched.high_repr = space.low_repr, space.high_repr
+    batched._np_random = copy.deepcopy(space.np_random)
+    return batched
+
+
+def _build_discrete(parts: dict[str, Any], _: bool) -> Space[Any]:
     space = spaces.Discrete(parts["n"], start=parts["start"])
-    dtype = np.dtype(parts["dtype"])
+    dtype = dtype_of_plain_data(parts["dtype"])
     # The `dtype` argument is younger than the oldest Gymnasium that we support.
     return space if space.dtype == dtype else spaces.Discrete(**{**parts, "dtype": dtype})
 
 
-def _build_multi_binary(parts: dict[str, Any]) -> Space[Any]:
+def _build_multi_discrete(parts: dict[str, Any], _: bool) -> Space[Any]:
+    dtype = dtype_of_plain_data(parts["dtype"])
+    return spaces.MultiDiscrete(parts["nvec"], dtype=dtype, start=parts["start"])
+
+
+def _build_multi_binary(parts: dict[str, Any], _: bool) -> Space[Any]:
     sizes = parts["n"] if isinstance(parts["n"], list) else [parts["n"]]
     # The one space that is not as large as what describes it.
     if len(sizes) > _MOST_DIMENSIONS or math.prod(sizes) > _MOST_BITS:
@@ -194,28 +283,34 @@ def _build_multi_binary(parts: dict[str, Any]) -> Space[Any]:
     return spaces.MultiBinary(parts["n"])
 
 
-def _build_dict(parts: dict[str, Any]) -> Space[Any]:
-    children = OrderedDict(zip(parts["keys"], _many_from_plain(parts["spaces"]), strict=True))
-    space = spaces.Dict(children)
+def _build_text(parts: dict[str, Any], _: bool) -> Space[Any]:
+    if parts["max_length"] > _LONGEST_TEXT:
+        raise ValueError(f"a Text space of more than {_LONGEST_TEXT} characters")
+    return spaces.Text(**parts)
+
+
+def _build_dict(parts: dict[str, Any], trusted: bool) -> Space[Any]:
+    values = _many_from_plain(parts["spaces"], trusted)
+    space = spaces.Dict(OrderedDict(zip(parts["keys"], values, strict=True)))
     if parts["sort_keys"] is not None:
-        space.sort_keys = parts["sort_keys"]
+        space.sort_keys = bool(parts["sort_keys"])
     return space
 
 
-_BUILD: dict[str, Callable[[dict[str, Any]], Space[Any]]] = {
+_BUILD: dict[str, Callable[[dict[str, Any], bool], Space[Any]]] = {
     "Box": _build_box,
     "Discrete": _build_discrete,
-    "MultiDiscrete": lambda p: spaces.MultiDiscrete(
-        p["nvec"], dtype=np.dtype(p["dtype"]), start=p["start"]
-    ),
+    "MultiDiscrete": _build_multi_discrete,
     "MultiBinary": _build_multi_binary,
-    "Text": lambda p: spaces.Text(**p),
+    "Text": _build_text,
     "Dict": _build_dict,
-    "Tuple": lambda p: spaces.Tuple(_many_from_plain(p["spaces"])),
-    "OneOf": lambda p: spaces.OneOf(_many_from_plain(p["spaces"])),
-    "Sequence": lambda p: spaces.Sequence(space_from_plain(p["space"]), stack=p["stack"]),
-    "Graph": lambda p: spaces.Graph(
-        space_from_plain(p["node"]),
-        None if p["edge"] is None else space_from_plain(p["edge"]),
+    "Tuple": lambda p, trusted: spaces.Tuple(_many_from_plain(p["spaces"], trusted)),
+    "OneOf": lambda p, trusted: spaces.OneOf(_many_from_plain(p["spaces"], trusted)),
+    "Sequence": lambda p, trusted: spaces.Sequence(
+        space_from_plain(p["space"], trusted=trusted), stack=bool(p["stack"])
+    ),
+    "Graph": lambda p, trusted: spaces.Graph(
+        space_from_plain(p["node"], trusted=trusted),
+        None if p["edge"] is None else space_from_plain(p["edge"], trusted=trusted),
     ),
 }

@@ -22,6 +22,8 @@ from clusterenv.errors import ProtocolError, UntrustedValueError
 
 # As dtype.str writes them: booleans, numbers, times, text and raw bytes; never objects.
 _DTYPE_NAME = re.compile(r"[<>|][biufcmMSUV][0-9]{1,9}(\[[0-9a-zA-Zμ]+\])?")
+# Whoever copied or printed what is nested deeper could run into Python's own limit.
+_DEEPEST, _ANY_DEPTH = 64, 1 << 30
 _AS_IS = frozenset({type(None), bool, float, str, bytes})
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
@@ -29,20 +31,20 @@ _decode = msgspec.msgpack.Decoder().decode
 
 def pack(value: Any, *, allow_pickle: bool) -> bytes:
     """Encode ``value``; raise UntrustedValueError where that needs pickle and may not have it."""
-    return _encode(_to_plain(value, allow_pickle))
+    return _encode(_to_plain(value, allow_pickle, _ANY_DEPTH if allow_pickle else _DEEPEST))
 
 
 def unpack(data: bytes, *, allow_pickle: bool) -> Any:
     """Decode what :func:`pack` made; raise ProtocolError on anything else."""
     try:
-        return _from_plain(_decode(data), allow_pickle)
+        return _from_plain(_decode(data), allow_pickle, _ANY_DEPTH if allow_pickle else _DEEPEST)
     except ProtocolError:
         raise
     except Exception as error:
         raise ProtocolError(f"cannot decode a packed value: {ProtocolError.of(error)}") from error
 
 
-def _to_plain(value: Any, allow_pickle: bool) -> Any:
+def _to_plain(value: Any, allow_pickle: bool, levels: int) -> Any:
     kind = type(value)
     if kind is str and not value.isascii() and not _is_utf8(value):
         return ["str", value.encode("utf-8", "surrogatepass")]
@@ -52,7 +54,12 @@ def _to_plain(value: Any, allow_pickle: bool) -> Any:
         return value if -(2**63) <= value < 2**63 else ["int", hex(value)]
     convert = _CONVERTERS.get(kind)
     if convert is not None:
-        plain = convert(value, allow_pickle)
+        if not levels:
+            raise UntrustedValueError(
+                f"a {kind.__name__} is nested more than {_DEEPEST} levels deep, and workers may "
+                "not send that; send flatter data, or pass trust_workers=True"
+            )
+        plain = convert(value, allow_pickle, levels - 1)
         if plain is not None:
             return plain
     elif isinstance(value, np.generic) and kind.__module__ == "numpy" and kind is not np.void:
@@ -66,24 +73,33 @@ def _to_plain(value: Any, allow_pickle: bool) -> Any:
     return ["pickle", cloudpickle.dumps(value)]
 
 
-def _array_to_plain(value: np.ndarray[Any, Any], allow_pickle: bool) -> list[Any] | None:
+def _array_to_plain(
+    value: np.ndarray[Any, Any], allow_pickle: bool, levels: int
+) -> list[Any] | None:
     if value.dtype.names is not None:
         return None
     if value.dtype.hasobject:
-        return ["objects", value.shape, [_to_plain(item, allow_pickle) for item in value.flat]]
+        items = [_to_plain(item, allow_pickle, levels) for item in value.flat]
+        return ["objects", value.shape, items]
     return ["array", value.dtype.str, value.shape, value.tobytes()]
 
 
-def _items_to_plain(tag: str) -> Callable[[Any, bool], list[Any]]:
-    return lambda value, allow_pickle: [tag, [_to_plain(item, allow_pickle) for item in value]]
+def _items_to_plain(tag: str) -> Callable[[Any, bool, int], list[Any]]:
+    return lambda value, allow_pickle, levels: [
+        tag,
+        [_to_plain(item, allow_pickle, levels) for item in value],
+    ]
 
 
-def _dict_to_plain(value: dict[Any, Any], allow_pickle: bool) -> list[Any]:
-    pairs = [(_to_plain(k, allow_pickle), _to_plain(v, allow_pickle)) for k, v in value.items()]
+def _dict_to_plain(value: dict[Any, Any], allow_pickle: bool, levels: int) -> list[Any]:
+    pairs = [
+        (_to_plain(key, allow_pickle, levels), _to_plain(item, allow_pickle, levels))
+        for key, item in value.items()
+    ]
     return ["dict", pairs]
 
 
-_CONVERTERS: dict[type, Callable[[Any, bool], list[Any] | None]] = {
+_CONVERTERS: dict[type, Callable[[Any, bool, int], list[Any] | None]] = {
     dict: _dict_to_plain,
     list: _items_to_plain("list"),
     tuple: _items_to_plain("tuple"),
@@ -91,10 +107,10 @@ _CONVERTERS: dict[type, Callable[[Any, bool], list[Any] | None]] = {
     frozenset: _items_to_plain("frozenset"),
     GraphInstance: _items_to_plain("graph"),
     np.ndarray: _array_to_plain,
-    complex: lambda value, _: ["complex", value.real, value.imag],
+    complex: lambda value, *_: ["complex", value.real, value.imag],
     # Not as scalars: numpy has none without characters, and drops zeros at the end.
-    np.str_: lambda value, _: ["str_", value.encode("utf-8", "surrogatepass")],
-    np.bytes_: lambda value, _: ["bytes_", bytes(value)],
+    np.str_: lambda value, *_: ["str_", value.encode("utf-8", "surrogatepass")],
+    np.bytes_: lambda value, *_: ["bytes_", bytes(value)],
 }
 
 
@@ -106,17 +122,23 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _from_plain(plain: Any, allow_pickle: bool) -> Any:
+def _from_plain(plain: Any, allow_pickle: bool, levels: int) -> Any:
     kind = type(plain)
     if kind in _AS_IS or kind is int:
         return plain
     if kind is not list:
         raise ProtocolError(f"a packed value holds a {kind.__name__}, which pack never makes")
+    if not levels:
+        raise ProtocolError(f"a packed value is nested more than {_DEEPEST} levels deep")
+    levels -= 1
     match plain:
         case ["dict", [*pairs]]:
-            return {_from_plain(k, allow_pickle): _from_plain(v, allow_pickle) for k, v in pairs}
+            return {
+                _from_plain(key, allow_pickle, levels): _from_plain(item, allow_pickle, levels)
+                for key, item in pairs
+            }
         case ["list" | "tuple" | "set" | "frozenset" | "graph" as tag, [*items]]:
-            return _BUILDERS[tag]([_from_plain(item, allow_pickle) for item in items])
+            return _BUILDERS[tag]([_from_plain(item, allow_pickle, levels) for item in items])
         case ["scalar", str(dtype), bytes(raw)]:
             return np.frombuffer(raw, dtype=dtype_of_plain_data(dtype), count=1)[0]
         case ["array", str(dtype), [*shape], bytes(raw)]:
@@ -124,7 +146,7 @@ def _from_plain(plain: Any, allow_pickle: bool) -> Any:
         case ["objects", [*shape], [*items]]:
             array = np.empty(len(items), dtype=object)
             for index, item in enumerate(items):
-                array[index] = _from_plain(item, allow_pickle)
+                array[index] = _from_plain(item, allow_pickle, levels)
             return array.reshape(shape)
         case ["str" | "str_" as tag, bytes(raw)]:
             text = raw.decode("utf-8", "surrogatepass")
@@ -142,7 +164,18 @@ def _from_plain(plain: Any, allow_pickle: bool) -> Any:
 
 def _read_array(raw: bytes, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray[Any, Any]:
     # frombuffer gives a read-only view of the message, and the value is the receiver's own.
-    return np.frombuffer(raw, dtype=dtype).reshape(shape).copy()
+    array = np.frombuffer(raw, dtype=dtype).reshape(shape).copy()
+    check_bools(array, "an array")
+    return array
+
+
+def check_bools(array: np.ndarray[Any, Any], what: str) -> None:
+    """ProtocolError if it holds truth values that are neither 0 nor 1.
+
+    NumPy relies on that: masks of others select more rows than there are.
+    """
+    if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
+        raise ProtocolError(f"{what} has truth values other than 0 and 1")
 
 
 _BUILDERS: dict[str, Callable[[list[Any]], Any]] = {

@@ -41,6 +41,11 @@ class Policy(Protocol):
         """Take these weights."""
 
 
+def acts_on_device(policy: Policy) -> bool:
+    """Whether it takes observations as an engine has them on its device, such as JAX arrays."""
+    return getattr(policy, "acts_on_device", False)
+
+
 def draw(distribution: Distribution, rng: SlotRandom | None) -> tuple[Any, Array]:
     """Actions and their log-probabilities."""
     actions = distribution.mode() if rng is None else distribution.sample(rng)

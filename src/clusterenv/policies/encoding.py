@@ -62,6 +62,8 @@ def decode(encoding: str, data: Buffer, layout: Layout, base: bytearray | None) 
             raise ProtocolError("a delta of weights, and nothing that it could start from")
         changes, rest = _decompress(data, count)
         codes = _apply(changes, _split(base, layout)[0])
+    elif len(data) < 2 * count:
+        raise ProtocolError(f"{len(data)} bytes are no {count} rounded weights")
     else:
         codes, rest = np.frombuffer(data[: 2 * count], np.uint16), bytes(data[2 * count :])
     return _join(codes, rest, layout)

@@ -1,4 +1,4 @@
-"""A policy that is a pure function of a dict of arrays."""
+"""A policy that is a pure function of arrays."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from clusterenv.arrays import Array
 from clusterenv.distributions import Distribution
 from clusterenv.policies.base import Acted, draw
+from clusterenv.policies.weight_trees import named_weights, tree_like
 from clusterenv.randomness import SlotRandom
 
 Weights = Mapping[str, Array]
@@ -20,18 +21,19 @@ class NumpyPolicy:
 
     Args:
         distribution: ``(weights, observations)`` → one of :mod:`clusterenv.distributions`.
-        weights: A dict of arrays. Exploration scalars go here too, so that they are published.
+        weights: Arrays in a dict, or in dicts, lists and tuples of any depth, as the functions
+            take them. Exploration scalars go here too, so that they are published.
         value: ``(weights, observations)`` → one value per row, for learners that bootstrap.
     """
 
     def __init__(
         self,
-        distribution: Callable[[Weights, Any], Distribution],
-        weights: Weights,
-        value: Callable[[Weights, Any], Array] | None = None,
+        distribution: Callable[[Any, Any], Distribution],
+        weights: Any,
+        value: Callable[[Any, Any], Array] | None = None,
     ) -> None:
         self._distribution, self._value = distribution, value
-        self._weights: Weights = dict(weights)
+        self._weights = tree_like(weights, named_weights(weights))
 
     def act(self, observations: Any, state: Any, rng: SlotRandom | None) -> Acted:
         """Actions, their log-probabilities, and values if there is a value function."""
@@ -43,10 +45,15 @@ class NumpyPolicy:
             outputs["value"] = value.reshape(len(log_prob))
         return Acted(actions, distribution, outputs)
 
-    def weights(self) -> Weights:
-        """The dict of arrays."""
-        return self._weights
+    def weights(self) -> dict[str, Array]:
+        """The arrays by name; one in a list in a dict has a name like ``layers/0/bias``.
 
-    def load(self, weights: Weights) -> None:
-        """Take these weights."""
-        self._weights = dict(weights)
+        Where they are in one dict it is that dict, into which a learner may put other arrays.
+        """
+        named = named_weights(self._weights)
+        is_flat = isinstance(self._weights, dict) and list(named) == list(self._weights)
+        return self._weights if is_flat else named
+
+    def load(self, weights: Any) -> None:
+        """Take these weights: by name, or nested like those that the policy was made with."""
+        self._weights = tree_like(self._weights, named_weights(weights))

@@ -20,6 +20,25 @@ def row_of(state: Any, row: int) -> Any:
     return None if state is None else state[row].copy()
 
 
+def rows_of(state: Any, rows: Sequence[int]) -> Any:
+    """The state of some slots."""
+    if isinstance(state, dict):
+        return {name: array[list(rows)] for name, array in state.items()}
+    return None if state is None else state[list(rows)]
+
+
+def put_rows(state: Any, rows: Sequence[int], part: Any, count: int) -> Any:
+    """The state of ``count`` slots, in which these rows are now those of ``part``."""
+    if isinstance(part, dict):
+        known = state or dict.fromkeys(part)
+        return {name: put_rows(known[name], rows, part[name], count) for name in part}
+    if part is None:
+        return None
+    whole = np.zeros((count, *part.shape[1:]), part.dtype) if state is None else state.copy()
+    whole[list(rows)] = part
+    return whole
+
+
 def stack_rows(rows: Sequence[Any]) -> Any:
     """The states of some slots, one after the other."""
     if isinstance(rows[0], dict):

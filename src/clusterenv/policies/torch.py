@@ -15,7 +15,7 @@ try:
     from torch import distributions as td
     from torch import nn
 except ImportError as error:
-    raise ImportError("TorchPolicy needs PyTorch: pip install 'clusterenv[torch]'") from error
+    raise ImportError("this needs PyTorch: pip install 'clusterenv[torch]'") from error
 
 from clusterenv import distributions
 from clusterenv.arrays import Array
@@ -47,6 +47,9 @@ class TorchPolicy:
         stays_at_head: Names of submodules (or parameters) that acting does not need, such as
             ``("critic",)``: their weights are never sent. Values are then computed at the head,
             see :func:`clusterenv.learning.with_values`.
+        device: Where the copies in worker processes act, such as ``"cuda"``. In ``"cuda:{worker}"``
+            the worker's number on its host is filled in, modulo the number of its GPUs. What the
+            head does with the policy is done on the module's own device.
     """
 
     def __init__(
@@ -56,12 +59,13 @@ class TorchPolicy:
         value: Callable[..., Any] | None = None,
         state_shapes: Mapping[str, tuple[int, ...]] | None = None,
         stays_at_head: Sequence[str] = (),
+        device: str = "cpu",
     ) -> None:
         names = unwrap(module).state_dict()
         for part in stays_at_head:
             if not any(_is_part(name, part) for name in names):
                 raise ValueError(f"stays_at_head: the module has no {part!r}")
-        self._stays_at_head = tuple(stays_at_head)
+        self._stays_at_head, self._device = tuple(stays_at_head), check_device(device)
         self.module = module
         # Moves to another device with the rest; to look it up at each act costs as much as a layer.
         self._a_parameter = _a_parameter(module)
@@ -127,11 +131,45 @@ class TorchPolicy:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _act_by_numpy(self.module)
-        if "CLUSTERENV_WORKER" in os.environ:
-            # A worker owns one core, and checks what comes out anyway.
-            torch.set_num_threads(1)
+        worker = os.environ.get("CLUSTERENV_WORKER")
+        if worker is not None:
+            # A worker owns one core unless its engine has threads, and checks what comes out.
+            torch.set_num_threads(int(os.environ.get("CLUSTERENV_THREADS", "1")))
             td.Distribution.set_default_validate_args(False)
+            self.module.to(device_of_worker(self._device, int(worker)))
+            self._a_parameter = _a_parameter(self.module)
+        device = self._a_parameter.device
+        if device.type == "cpu":
+            _act_by_numpy(self.module)
+
+
+def check_device(device: str) -> str:
+    """``device``, if copies can act there; ValueError says what is wrong with it."""
+    try:
+        kind = torch.device(device.format(worker=0)).type
+    except (RuntimeError, KeyError, IndexError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"device={device!r} is none that torch knows: pass 'cpu', 'cuda' or 'cuda:{{worker}}'"
+        ) from error
+    if kind == "meta":
+        raise ValueError("device='meta' has no numbers to act with: pass 'cpu' or 'cuda'")
+    return device
+
+
+def device_of_worker(device: str, worker: int) -> torch.device:
+    """Where the copy in this worker acts; RuntimeError if its machine has no such device."""
+    if torch.device(device.format(worker=0)).type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        found = torch.device(device.format(worker=worker % max(1, count)))
+        if (found.index or 0) < count:
+            return found
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+        raise RuntimeError(
+            f"TorchPolicy(device={device!r}): worker {worker} finds {count} GPUs with torch "
+            f"{torch.__version__}, CUDA_VISIBLE_DEVICES is {visible}. Give its host a GPU and a "
+            "torch with CUDA, or leave out device="
+        )
+    return torch.device(device.format(worker=worker))
 
 
 def _act_by_numpy(module: nn.Module) -> None:
@@ -280,8 +318,14 @@ class _Foreign:
         return _to_array(_mode(self._inner))
 
     def log_prob(self, actions: Array) -> Array:
-        log_prob = self._inner.log_prob(torch.from_numpy(actions))
-        return _to_array(log_prob.reshape(len(actions), -1).sum(-1))
+        device = _mode(self._inner).device
+        log_prob = self._inner.log_prob(torch.from_numpy(actions).to(device))
+        summed = _to_array(log_prob.reshape(len(actions), -1).sum(-1))
+        if np.isnan(summed).any():
+            # Squashed actions that were rounded to their bound have a density of inf - inf.
+            is_sound = np.isfinite(self.mode()).reshape(len(actions), -1).all(1)
+            summed = np.where(np.isnan(summed) & is_sound, -np.inf, summed)
+        return summed
 
 
 def _mode(found: td.Distribution) -> torch.Tensor:
@@ -309,6 +353,21 @@ def _to_tensors(tree: Any, device: torch.device) -> Any:
         return tuple(_to_tensors(value, device) for value in tree)
     tensor = torch.from_numpy(np.ascontiguousarray(tree))
     return tensor if device.type == "cpu" else tensor.to(device)
+
+
+def to_device(array: Array, device: Any) -> Any:
+    """The array as a tensor there: on the CPU the same memory, on a GPU a copy out of pinned
+    memory, which is made while the caller goes on. Text and objects, which torch has no dtype for,
+    stay as they are.
+    """
+    if array.dtype.kind not in "biufc":
+        return array
+    tensor, target = torch.from_numpy(array), torch.device(device)
+    if target.type == "cpu":
+        return tensor
+    if target.type != "cuda":
+        return tensor.to(target)
+    return tensor.pin_memory().to(target, non_blocking=True)
 
 
 def _to_arrays(tree: Any) -> Any:

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from clusterenv.arrays import Array
+from clusterenv.protocol.fragment_infos import PREFIX as INFOS
 from clusterenv.protocol.requests import Collect
 
 # Names that begin so have a row per slot, or per episode; all others are [T, n, …].
 _TALL = ("state/", "finals/", "last_values")
+
+Kinds = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+"""Of named arrays: the shape of one row, and the dtype."""
+
+
+def kinds_of(arrays: dict[str, Array]) -> Kinds:
+    """What must be alike in fragments that are joined; what envs say need not be."""
+    return {
+        name: (array.shape[1 if name.startswith(_TALL) else 2 :], array.dtype)
+        for name, array in arrays.items()
+        if not name.startswith(INFOS)
+    }
 
 
 def _nothing() -> None:
@@ -35,6 +49,8 @@ class FragmentPart:
 
 def join_arrays(name: str, arrays: list[Array]) -> Array:
     """The arrays of that name of several parts as one, which is the caller's own."""
+    if len(arrays) == 1:  # a fragment of a stream
+        return arrays[0].copy()
     return np.concatenate(arrays, axis=0 if name.startswith(_TALL) else 1)
 
 
@@ -42,8 +58,14 @@ def join_parts(parts: Sequence[FragmentPart]) -> FragmentPart:
     """Parts of one version whose slots ascend as one part, in memory of its own."""
     first = parts[0]
     arrays = {
-        name: join_arrays(name, [part.arrays[name] for part in parts]) for name in first.arrays
+        name: join_arrays(name, [part.arrays[name] for part in parts])
+        for name in first.arrays
+        if not name.startswith(INFOS)
     }
+    # What each worker's envs said is read as it is; copied, since the parts are released.
+    for name, array in (item for part in parts for item in part.arrays.items()):
+        if name.startswith(INFOS):
+            arrays[name] = array.copy()
     slots = tuple(slot for part in parts for slot in part.slots)
     for part in parts:
         part.release()

@@ -20,11 +20,15 @@ class Reply(Message):
 
 class Stepped(Reply):
     """The rows of the slots are written; ``objects`` packs the leaves that are no arrays,
-    ``infos`` is what pack_infos makes, ``acted`` packs what a policy did."""
+    ``infos`` is what pack_infos makes, ``acted`` packs what a policy did.
+
+    ``slots`` are those of the request that it is about, where the others follow; else it is empty.
+    """
 
     objects: bytes = b""
     infos: bytes = b""
     acted: bytes = b""
+    slots: tuple[int, ...] = ()
 
 
 class Returned(Reply):

@@ -6,6 +6,8 @@ slots it is about. A host passes it on to each worker with that worker's slots.
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import msgspec
 
 from clusterenv.plain.values import pack, unpack
@@ -101,21 +103,37 @@ class Collect(Request):
     newest: Newest
     together: bool = False
     """Whether the fragments of all slots are wanted in one piece."""
+    asks_again: bool = False
+    """Whether the head asks for these slots again once it has taken the fragment: in a stream."""
+    infos: bool = True
+    """Whether what the envs say is wanted too."""
+    ahead: bool = False
+    """Whether newer versions may be published before it is begun. It is decided by ``newest`` even
+    then, and a worker acts with the version that its host puts there."""
 
 
 class Evaluate(Request):
-    """Play ``episodes[i]`` whole episodes for ``slots[i]``, with the newest weights."""
+    """Play ``episodes[i]`` whole episodes for ``slots[i]``, with the newest weights.
+
+    In envs of ``backend``, which is pickled; if that is empty, in such as the others.
+    """
 
     episodes: tuple[int, ...]
     seed: int
     deterministic: bool
     newest: Newest
+    backend: bytes = b""
 
 
 PolicyRequest = Act | Collect | Evaluate
 """What needs a policy."""
 
 AnyRequest = Reset | Step | Call | SetAttr | CountTime | Act | Collect | Evaluate
+
+
+def is_ahead(request: AnyRequest | None) -> TypeGuard[Collect]:
+    """Whether newer versions may be published before this is begun."""
+    return isinstance(request, Collect) and request.ahead
 
 
 def narrow(request: AnyRequest, number: int, slots: tuple[int, ...], rows: slice) -> AnyRequest:

@@ -12,19 +12,26 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from clusterenv.status import showing
 from clusterenv.status.run_status import RunStatus
+from clusterenv.status.showing import Showing
 
 AVAILABLE = hasattr(socket, "SO_PEERCRED")
 _PREFIX = "clusterenv"
 _TIMEOUT_S = 2.0
 _PEER = struct.Struct("3i")
 _TRIES = 5
+_MOST_BYTES = 1 << 26
+_MOST_BYTES_OF_WEIGHTS = 1 << 34
+# Whoever looks now and then is still looking.
+_WATCHED_S = 10.0
 
 
 @dataclass(frozen=True, order=True)
@@ -40,13 +47,41 @@ class Run:
         return f"\0{_PREFIX}/{os.geteuid()}/{self.id}/{self.pid}"
 
 
-class StatusServer(threading.Thread):
-    """Sends a snapshot to everyone of the same user who connects. Sleeps otherwise."""
+def _ignore(is_watched: bool) -> None:
+    pass
 
-    def __init__(self, name: str, run: Run, snapshot: Callable[[], RunStatus]) -> None:
+
+def _nothing(slot: int) -> Iterable[bytes | bytearray]:
+    return ()
+
+
+class StatusServer(threading.Thread):
+    """Sends a snapshot to everyone of the same user who connects. Sleeps otherwise.
+
+    Args:
+        name: Of the thread.
+        run: Whose status it is.
+        snapshot: Takes a snapshot.
+        watch: Told that somebody has begun to look, or has not looked for a while.
+        show: What it takes to play an episode of a slot elsewhere.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Run,
+        snapshot: Callable[[], RunStatus],
+        watch: Callable[[bool], None] = _ignore,
+        show: Callable[[int], Iterable[bytes | bytearray]] = _nothing,
+    ) -> None:
         super().__init__(name=name, daemon=True)
-        self.shown, self._snapshot = run, snapshot
+        self.shown, self._snapshot, self._watch, self._show = run, snapshot, watch, show
         self._listener: socket.socket | None = None
+
+    @property
+    def run_id(self) -> str:
+        """What the run is called."""
+        return self.shown.id
 
     def start(self) -> None:
         """Be found from now on."""
@@ -60,14 +95,32 @@ class StatusServer(threading.Thread):
         listener = self._listener
         while listener is not None:
             try:
-                visitor, _ = listener.accept()
+                visitor, name = self._next_visitor(listener)
             except OSError:
                 return
             # Whatever goes wrong with a visitor, or with one snapshot, is not the run's trouble.
-            with visitor, contextlib.suppress(OSError):
+            with visitor, contextlib.suppress(Exception):
                 visitor.settimeout(_TIMEOUT_S)
                 if _user_of(visitor) == os.geteuid():
-                    visitor.sendall(msgspec.json.encode(self._take()))
+                    self._watch(True)
+                    listener.settimeout(_WATCHED_S)
+                    self._answer(visitor, showing.slot_in(name))
+
+    def _next_visitor(self, listener: socket.socket) -> tuple[socket.socket, Any]:
+        """Whoever comes next; OSError once the listener is closed, at any moment."""
+        try:
+            return listener.accept()
+        except TimeoutError:
+            self._watch(False)
+        listener.settimeout(None)
+        return listener.accept()
+
+    def _answer(self, visitor: socket.socket, slot: int | None) -> None:
+        if slot is None:
+            visitor.sendall(msgspec.json.encode(self._take()))
+            return
+        for chunk in self._show(slot):
+            visitor.sendall(chunk)
 
     def _take(self) -> RunStatus:
         for _ in range(_TRIES):
@@ -107,7 +160,8 @@ def _user_of(peer: socket.socket) -> int:
 
 def runs() -> list[Run]:
     """The runs of this user on this machine."""
-    return runs_in(Path("/proc/net/unix").read_text(), os.geteuid())
+    # Other users may call their sockets whatever they like: not all of it is text.
+    return runs_in(Path("/proc/net/unix").read_text(errors="replace"), os.geteuid())
 
 
 def runs_in(table: str, user: int) -> list[Run]:
@@ -115,7 +169,8 @@ def runs_in(table: str, user: int) -> list[Run]:
     found = set()
     for line in table.splitlines():
         words = line.rsplit(" ", 1)[-1].split("/")
-        if len(words) == 4 and words[:2] == [f"@{_PREFIX}", str(user)] and words[3].isdigit():
+        is_ours = len(words) == 4 and words[:2] == [f"@{_PREFIX}", str(user)]
+        if is_ours and words[3].isascii() and words[3].isdigit():
             found.add(Run(words[2], int(words[3])))
     return sorted(found)
 
@@ -123,13 +178,37 @@ def runs_in(table: str, user: int) -> list[Run]:
 def fetch(run: Run) -> RunStatus | None:
     """The status of ``run`` now; None if it has ended or is not this user's."""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
-            caller.settimeout(_TIMEOUT_S)
-            caller.connect(run.address)
-            # Anybody could have taken the name.
-            if _user_of(caller) != os.geteuid():
-                return None
-            data = b"".join(iter(lambda: caller.recv(1 << 16), b""))
-        return msgspec.json.decode(data, type=RunStatus)
-    except (OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(_call(run, None, _MOST_BYTES), type=RunStatus)
+    except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
+
+
+def fetch_showing(run: Run, slot: int) -> tuple[Showing, bytes] | None:
+    """What it takes to play an episode of this slot, and the newest weights; None if the run has
+    ended, is not this user's or has no such slot."""
+    try:
+        return showing.decode(_call(run, showing.name_for(slot), _MOST_BYTES_OF_WEIGHTS))
+    except (OSError, msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def _call(run: Run, name: str | None, most_bytes: int) -> bytes:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(_TIMEOUT_S)
+        if name is not None:
+            caller.bind(name)
+        caller.connect(run.address)
+        # Anybody could have taken the name.
+        if _user_of(caller) != os.geteuid():
+            raise OSError("this run is somebody else's")
+        return _receive(caller, most_bytes)
+
+
+def _receive(caller: socket.socket, most_bytes: int) -> bytes:
+    """All that is sent, if it is no more than it can be."""
+    data = bytearray()
+    while received := caller.recv(1 << 16):
+        data += received
+        if len(data) > most_bytes:
+            raise OSError("no status is so long")
+    return bytes(data)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from clusterenv.sync.ledger import Ledger, Pull
+from clusterenv.sync.ledger import Ledger
+from clusterenv.sync.records import PullRecord
 from clusterenv.sync.rules import EVALUATION
 
 
@@ -113,8 +114,8 @@ def _draw_bytes(ledger: Ledger, axes: Any) -> None:
     axes.set(xlabel="seconds", ylabel="MB of weights", title="Bytes of weights", yscale="log")
 
 
-def _by_host(ledger: Ledger) -> dict[str, list[Pull]]:
-    pulls: dict[str, list[Pull]] = defaultdict(list)
+def _by_host(ledger: Ledger) -> dict[str, list[PullRecord]]:
+    pulls: dict[str, list[PullRecord]] = defaultdict(list)
     for pull in ledger.pulls:
         if pull.cause != EVALUATION:
             pulls[pull.host].append(pull)

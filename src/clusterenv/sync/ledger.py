@@ -4,83 +4,33 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
 
-from clusterenv.sync.rules import EVALUATION
+from clusterenv.sync.records import Loss, Measurement, PullRecord, Version, WarningRecord
+from clusterenv.sync.tallies import KEPT, LossTally, PullTally
 
-# Records beyond this many are forgotten, the oldest first; totals are not.
-_KEPT = 100_000
-# A sync rule has a handful; a host could make up any number.
-_MOST_CAUSES = 100
 _ANNOUNCEMENTS = ("Announce", "Pull", "Pulled")
-
-
-@dataclass(frozen=True)
-class Version:
-    """Weights were published."""
-
-    time_s: float
-    """Since the run began."""
-    version: int
-    bytes: int
-    """Of the whole vector in full precision."""
-
-
-@dataclass(frozen=True)
-class Pull:
-    """A host fetched weights."""
-
-    time_s: float
-    """Since the run began."""
-    host: str
-    version: int
-    held: int
-    """The version that it had before; 0 for none."""
-    cause: str
-    """In the sync rule's word: ``first``, ``threshold`` …; ``evaluation`` for :meth:`evaluate`."""
-    bytes: int
-    """Of the weights alone, as encoded."""
-    threshold: float
-    """Of its sync rule then, where it has one."""
-
-    @property
-    def lag(self) -> int:
-        """How many versions the host was behind."""
-        return self.version - self.held
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """The head measured how far a host's copy is from the newest version."""
-
-    time_s: float
-    host: str
-    held: int
-    newest: int
-    divergence: float
-    standard_error: float
-    effective_sample_size: float
-    realised: float | None
-    """What the last decision led to: the divergence of its rows from what was newest then."""
+_KEPT_WARNINGS = 100
+_LONGEST_WARNING = 4_000
 
 
 class Ledger:
-    """What moved between head and hosts. Written by the head's threads, read by anyone."""
+    """What moved between head and hosts, and what was lost.
+
+    Written by the head's threads, read by anyone.
+    """
 
     def __init__(self) -> None:
+        self.hash_seed: int | None = None
+        """The ``PYTHONHASHSEED`` of all workers; None where they are threads of the head."""
         self._started = time.monotonic()
         self._bytes_by_kind: Counter[str] = Counter()
-        self._versions: deque[Version] = deque(maxlen=_KEPT)
-        self._pulls: deque[Pull] = deque(maxlen=_KEPT)
-        self._latencies_s: deque[float] = deque(maxlen=_KEPT)
-        self._measurements: deque[Measurement] = deque(maxlen=_KEPT)
-        self._pulls_by_host: Counter[str] = Counter()
-        self._pulls_by_cause: Counter[str] = Counter()
-        self._pulling: set[str] = set()
-        self._bytes_of_always_pulling = 0
         self._shared_bytes = 0
-        self._held_by_host: dict[str, int] = {}
+        self._observation_bytes = self._coded_bytes = 0
+        self._dropped_steps = 0
+        self._measurements: deque[Measurement] = deque(maxlen=KEPT)
         self._latest_by_host: dict[str, Measurement] = {}
+        self._pulls, self._losses = PullTally(), LossTally()
+        self._warnings: deque[WarningRecord] = deque(maxlen=_KEPT_WARNINGS)
 
     def count(self, kind: str, num_bytes: int) -> None:
         """Bytes of a message that went through the socket."""
@@ -90,14 +40,23 @@ class Ledger:
         """Bytes of weights that were copied into shared memory, and through no socket."""
         self._shared_bytes += num_bytes
 
+    def count_coded(self, num_bytes: int, num_coded: int) -> None:
+        """Observations of so many bytes came through the socket in so many."""
+        self._observation_bytes += num_bytes
+        self._coded_bytes += num_coded
+
+    def count_dropped(self, num_steps: int) -> None:
+        """So many steps were asked for that nobody is going to look at."""
+        self._dropped_steps += num_steps
+
     def forget(self, host: str) -> None:
         """A host is gone: it would not have pulled later versions."""
-        self._pulling.discard(host)
+        self._pulls.forget(host)
+        self._latest_by_host.pop(host, None)
 
     def record_version(self, version: int, num_bytes: int) -> None:
         """Weights were published."""
-        self._versions.append(Version(self._now_s(), version, num_bytes))
-        self._bytes_of_always_pulling += num_bytes * len(self._pulling)
+        self._pulls.add_version(Version(self._now_s(), version, num_bytes))
 
     def record_pull(
         self,
@@ -111,20 +70,12 @@ class Ledger:
         shares_memory: bool = False,
     ) -> None:
         """A host that has ``held`` is being sent ``version``; or takes it from shared memory."""
-        self._pulls.append(Pull(self._now_s(), host, version, held, cause, num_bytes, threshold))
-        self._pulls_by_host[host] += 1
-        known = cause in self._pulls_by_cause or len(self._pulls_by_cause) < _MOST_CAUSES
-        self._pulls_by_cause[cause if known else "other"] += 1
-        if cause != EVALUATION:
-            self._held_by_host[host] = version
-        if cause != EVALUATION and not shares_memory and host not in self._pulling:
-            # From here on it would have pulled every version.
-            self._pulling.add(host)
-            self._bytes_of_always_pulling += self._versions[-1].bytes
+        pull = PullRecord(self._now_s(), host, version, held, cause, num_bytes, threshold)
+        self._pulls.add_pull(pull, shares_memory=shares_memory)
 
     def record_latency(self, seconds: float) -> None:
         """A host has loaded what it asked for so long ago."""
-        self._latencies_s.append(seconds)
+        self._pulls.add_latency(seconds)
 
     def record_measurement(
         self,
@@ -151,6 +102,16 @@ class Ledger:
         self._measurements.append(measurement)
         self._latest_by_host[host] = measurement
 
+    def record_loss(
+        self, host: str, worker: str, slots: tuple[int, ...], slot: int | None, reason: str
+    ) -> None:
+        """A worker of ``host`` was lost; or the host itself, if ``worker`` is empty."""
+        self._losses.add(Loss(self._now_s(), host, worker, slots, slot, reason))
+
+    def record_warning(self, text: str) -> None:
+        """The user is told of something."""
+        self._warnings.append(WarningRecord(self._now_s(), text[:_LONGEST_WARNING]))
+
     def _now_s(self) -> float:
         return time.monotonic() - self._started
 
@@ -161,23 +122,28 @@ class Ledger:
 
     @property
     def held_by_host(self) -> dict[str, int]:
-        """The version that each host was sent last, to act with."""
-        return dict(self._held_by_host)
+        """The version that each host that is there was sent last, to act with."""
+        return dict(self._pulls.held_by_host)
+
+    @property
+    def threshold_by_host(self) -> dict[str, float]:
+        """The threshold of each host that is there, as it was when it pulled last."""
+        return dict(self._pulls.threshold_by_host)
 
     @property
     def latest_by_host(self) -> dict[str, Measurement]:
-        """The latest measured divergence of each host."""
+        """The latest measured divergence of each host that is there."""
         return dict(self._latest_by_host)
 
     @property
     def versions(self) -> list[Version]:
         """The versions so far, in order; of very long runs the last ones."""
-        return list(self._versions)
+        return list(self._pulls.versions)
 
     @property
-    def pulls(self) -> list[Pull]:
+    def pulls(self) -> list[PullRecord]:
         """The pulls so far, in order; of very long runs the last ones."""
-        return list(self._pulls)
+        return list(self._pulls.pulls)
 
     @property
     def measurements(self) -> list[Measurement]:
@@ -185,9 +151,29 @@ class Ledger:
         return list(self._measurements)
 
     @property
+    def losses(self) -> list[Loss]:
+        """The workers and hosts that were lost so far, in order; of very many the last ones."""
+        return list(self._losses.losses)
+
+    @property
+    def warnings(self) -> list[WarningRecord]:
+        """The last warnings about workers and hosts, and those of envs and policies on workers."""
+        return list(self._warnings)
+
+    @property
+    def losses_by_host(self) -> dict[str, int]:
+        """How often each host has lost a worker, or was lost itself."""
+        return dict(self._losses.by_host)
+
+    @property
+    def losses_by_reason(self) -> dict[str, int]:
+        """How often workers and hosts were lost for each reason."""
+        return dict(self._losses.by_reason)
+
+    @property
     def pull_latencies_s(self) -> list[float]:
         """How long each pull took a host, from asking to having loaded."""
-        return list(self._latencies_s)
+        return list(self._pulls.latencies_s)
 
     @property
     def bytes_by_kind(self) -> dict[str, int]:
@@ -200,14 +186,30 @@ class Ledger:
         return self._shared_bytes
 
     @property
+    def observation_bytes(self) -> int:
+        """Bytes of the observations that hosts coded on their way …"""
+        return self._observation_bytes
+
+    @property
+    def coded_bytes(self) -> int:
+        """… and in how many bytes they came through the socket."""
+        return self._coded_bytes
+
+    @property
+    def dropped_steps(self) -> int:
+        """Steps of fragments that were asked for, collected or not, and then given up: by a reset,
+        an error, Ctrl-C, the end of a stream, or a rollout of another length or policy object."""
+        return self._dropped_steps
+
+    @property
     def pulls_by_host(self) -> dict[str, int]:
         """How often each host has pulled."""
-        return dict(self._pulls_by_host)
+        return dict(self._pulls.by_host)
 
     @property
     def pulls_by_cause(self) -> dict[str, int]:
         """How often hosts pulled for each reason."""
-        return dict(self._pulls_by_cause)
+        return dict(self._pulls.by_cause)
 
     @property
     def sync_bytes(self) -> int:
@@ -220,8 +222,11 @@ class Ledger:
 
     @property
     def bytes_of_always_pulling(self) -> int:
-        """What the weights would have cost, had each host pulled every version in full."""
-        return self._bytes_of_always_pulling
+        """What the weights would have cost, had each host pulled every version in full.
+
+        A host counts from its first pull until it is gone.
+        """
+        return self._pulls.bytes_of_always_pulling
 
     @property
     def bytes_avoided(self) -> int:

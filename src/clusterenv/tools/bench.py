@@ -93,7 +93,8 @@ class _Bench:
 
     def _act(self, observations: Any, random: SlotRandom) -> Any:
         if self.policy is None:
-            return self.envs.action_space.sample()
+            action_space = self.envs.action_space
+            return action_space.sample()
         with self.acting():
             return self.policy.act(observations, None, random).actions
 

@@ -13,6 +13,8 @@ from clusterenv.version import __version__
 _TOOLS = {
     "doctor": "check this machine, the network and workers: what would go wrong, and what to do",
     "top": "watch a running head: hosts, workers, steps/s, versions, divergences, bytes",
+    "view": "a web page that shows a running head: charts, hosts, losses, logs, a policy at play",
+    "logs": "what the workers of a running head have printed; of those on the head's machine",
     "bench": "where the time of a run goes, and which layout suits it: of an env, or of a script",
 }
 

@@ -10,9 +10,10 @@ from clusterenv.tools.tables import Table, short
 
 _HEADINGS = (
     "host", "machine", "pid", "state",
-    "slots", "steps/s", "version", "lag", "divergence", "pulls", "restarts",
+    "slots", "steps/s", "version", "lag", "divergence", "pulls", "restarts", "losses",
 )  # fmt: skip
 _NOTHING = "-"
+_MOST_REASONS = 3
 
 
 def run_table(before: RunStatus | None, now: RunStatus, at_most: int | None = None) -> Table:
@@ -22,7 +23,7 @@ def run_table(before: RunStatus | None, now: RunStatus, at_most: int | None = No
     ``at_most`` lines, those that most need a look: of what is not ready, or slow.
     """
     elapsed_s = max(1e-9, now.uptime_s - (before.uptime_s if before else 0.0))
-    rates = _rates(before, now, elapsed_s)
+    rates = rates_by_host(before, now)
     hosts = _those_to_look_at(now.hosts, rates, at_most)
     room = None if at_most is None else max(0, at_most - len(hosts))
     workers = _workers_to_look_at([worker for host in hosts for worker in host.workers], room)
@@ -39,9 +40,11 @@ def run_table(before: RunStatus | None, now: RunStatus, at_most: int | None = No
     return Table(total, _HEADINGS, rows, notes, text_columns=4)
 
 
-def _rates(before: RunStatus | None, now: RunStatus, elapsed_s: float) -> dict[str, float]:
+def rates_by_host(before: RunStatus | None, now: RunStatus) -> dict[str, float]:
+    """Steps per second between the two; of the whole run so far where there is only one."""
     if before is None:
-        return {host.name: host.rows / elapsed_s for host in now.hosts}
+        return {host.name: host.rows / max(1e-9, now.uptime_s) for host in now.hosts}
+    elapsed_s = max(1e-9, now.uptime_s - before.uptime_s)
     # A host that was not there yet has no rate: its place's rows are its predecessor's.
     earlier = {host.name: host.rows for host in before.hosts}
     return {
@@ -88,12 +91,13 @@ def _host_row(host: HostSummary, rate: float, version: int) -> tuple[str, ...]:
         _NOTHING if host.divergence is None else f"{host.divergence:.2g}",
         str(host.pulls),
         str(host.restarts),
+        str(host.losses),
     )
 
 
 def _worker_row(worker: WorkerSummary) -> tuple[str, ...]:
     name, pid, slots = f"  {worker.name}", str(worker.pid or _NOTHING), str(worker.slots)
-    return name, "", pid, worker.state, slots, *[""] * 5, str(worker.restarts)
+    return name, "", pid, worker.state, slots, *[""] * 5, str(worker.restarts), ""
 
 
 def counted(number: int, what: str) -> str:
@@ -108,11 +112,23 @@ def _notes(before: RunStatus | None, now: RunStatus, elapsed_s: float) -> list[s
     kinds = ", ".join(f"{kind} {short(size)}B" for kind, size in largest)
     causes = ", ".join(f"{cause} {n}" for cause, n in sorted(now.pulls_by_cause.items()))
     shared = f"{short(now.shared_bytes)}B by shared memory, " if now.shared_bytes else ""
+    seed = [] if now.hash_seed is None else [f"hash seed of all workers: {now.hash_seed}"]
     return [
+        *seed,
+        *_losses(now),
         f"socket: {short(total)}B ({short(rate)}B/s): {kinds or 'nothing yet'}",
         f"sync: {shared}{short(now.sync_bytes)}B by socket, {short(now.bytes_avoided)}B avoided; "
         f"pulls: {causes or 'none'}",
     ]
+
+
+def _losses(now: RunStatus) -> list[str]:
+    by_count = sorted(now.losses_by_reason.items(), key=lambda reason: -reason[1])
+    if not by_count:
+        return []
+    shown = ", ".join(f"{count} times {reason:.60}" for reason, count in by_count[:_MOST_REASONS])
+    rest = sum(count for _, count in by_count[_MOST_REASONS:])
+    return [f"lost: {shown}" + (f", {rest} times something else" if rest else "")]
 
 
 def _duration(seconds: float) -> str:
@@ -120,7 +136,7 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{int(seconds) % 60:02}"
 
 
-def choose_run(runs: Sequence[Run], wanted: str | None) -> Run:
+def choose_run(runs: Sequence[Run], wanted: str | None, command: str = "top") -> Run:
     """The run that ``wanted`` (an id, its beginning, or a pid) means; ValueError says what else."""
     fitting = [
         run for run in runs if wanted is None or run.id.startswith(wanted) or str(run.pid) == wanted
@@ -129,10 +145,10 @@ def choose_run(runs: Sequence[Run], wanted: str | None) -> Run:
         return fitting[0]
     if not runs:
         raise ValueError(
-            "no run of yours on this machine: `top` sees heads of the same user, in the same "
-            "network namespace (container); run it where the head runs"
+            f"no run of yours on this machine: `{command}` sees heads of the same user, in the "
+            "same network namespace (container); run it where the head runs"
         )
     names = ", ".join(f"{run.id} (pid {run.pid})" for run in fitting or runs)
     if not fitting:
         raise ValueError(f"no run {wanted!r}; there are: {names}")
-    raise ValueError(f"several runs: say which with `top RUN`: {names}")
+    raise ValueError(f"several runs: say which with `{command} RUN`: {names}")

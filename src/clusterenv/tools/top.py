@@ -8,9 +8,11 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from clusterenv.status.channel import Run, fetch, runs
 from clusterenv.status.run_status import RunStatus
+from clusterenv.tools.keys import key_by_key, wait_for_quit
 from clusterenv.tools.run_table import choose_run, counted, run_table
 from clusterenv.tools.tables import Table, as_text
 
@@ -45,8 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         return _once(chosen, first)
     from clusterenv.tools.terminal import show_live
 
-    with contextlib.suppress(KeyboardInterrupt):
-        show_live(_watch(chosen, first, arguments.every))
+    with contextlib.suppress(KeyboardInterrupt), key_by_key() as has_keys:
+        show_live(_watch(chosen, first, arguments.every, has_keys))
+    if fetch(chosen) is None:
         print(f"run {chosen.id} has ended")
     return 0
 
@@ -67,10 +70,12 @@ def _once(chosen: Run, first: RunStatus) -> int:
     return 0
 
 
-def _watch(chosen: Run, first: RunStatus, every_s: float) -> Iterator[Table]:
+def _watch(chosen: Run, first: RunStatus, every_s: float, has_keys: bool) -> Iterator[Table]:
     before: RunStatus | None = None
     now: RunStatus | None = first
     while now is not None:
-        yield run_table(before, now, max(1, shutil.get_terminal_size().lines - _OTHER_LINES))
-        time.sleep(every_s)
+        table = run_table(before, now, max(1, shutil.get_terminal_size().lines - _OTHER_LINES))
+        yield replace(table, notes=[*table.notes, "q quits"]) if has_keys else table
+        if wait_for_quit(every_s, has_keys):
+            return
         before, now = now, fetch(chosen)

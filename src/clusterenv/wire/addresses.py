@@ -27,11 +27,14 @@ class Network:
         advertise_host: The name or address that hosts connect to, where it is another than the
             one listened on: behind NAT, a port forwarding or a Kubernetes Service.
         port: The port to listen on; 0 takes a free one.
+        compress: Whether hosts may compress image observations on their way, which loses nothing;
+            they do so only where it pays.
     """
 
     interface: str | None = None
     advertise_host: str | None = None
     port: int = 0
+    compress: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:

@@ -11,6 +11,8 @@ from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.messages import Close, Enrol, Hello, Refused
 
 _POLL_S = 0.5
+# A head that has too many applicants cuts off the last ones.
+_AGAIN_S = 1.0
 
 
 class NoHeadError(SystemExit):
@@ -31,6 +33,7 @@ def apply(ticket: Invitation, hello: Hello) -> Invitation:
             # Whoever wrote --head knows better than the head how to reach it from here.
             return own.at(ticket.address)
         _say("lost the connection to the head; trying again")
+        time.sleep(_AGAIN_S)
 
 
 def _wait_for_place(socket: HostSocket, ticket: Invitation) -> Invitation | None:

@@ -20,7 +20,7 @@ def read_array(dtype_name: str, shape: tuple[int, ...], frame: Buffer) -> Array:
         # Before they are multiplied: the product of very many would take very long.
         raise ProtocolError(f"no array has {len(shape)} dimensions")
     expected = math.prod(shape) * dtype.itemsize
-    if any(size < 0 for size in shape) or expected != len(frame):
+    if min(shape, default=0) < 0 or expected != len(frame):
         raise ProtocolError(
             f"an array frame of {len(frame)} bytes was announced as shape {shape} of "
             f"{dtype_name}, which takes {expected}"

@@ -32,7 +32,8 @@ def join(chunks: Sequence[Buffer], max_bytes: int) -> list[Buffer]:
     """The frames that were :func:`split`; ProtocolError if they are more than ``max_bytes``."""
     size = sum(map(len, chunks))
     if size > max_bytes:
-        raise ProtocolError(f"a message of {size} bytes; the most is {max_bytes}")
+        advice = "let infos, calls and outputs of policies return less at a time"
+        raise ProtocolError(f"a message of {size} bytes; the most is {max_bytes}: {advice}")
     frames: list[Buffer] = []
     begun: list[Buffer] = []
     for chunk in chunks:

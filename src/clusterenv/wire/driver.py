@@ -20,6 +20,7 @@ import zmq
 from clusterenv.arrays import Buffer
 from clusterenv.bell import Bell
 from clusterenv.errors import ProtocolError
+from clusterenv.interrupts import Uninterrupted
 from clusterenv.protocol.message import Message, encode
 from clusterenv.stopwatch import WAIT, Stopwatch
 from clusterenv.sync.ledger import Ledger
@@ -28,7 +29,10 @@ from clusterenv.wire.head_socket import HeadSocket
 from clusterenv.wire.messages import decode_from_host
 
 _log = logging.getLogger("clusterenv")
+# Besides what was asked for.
 _MAX_MESSAGE_BYTES = 1 << 30
+# A policy's outputs beside the rows that it acted in; and fragments that were asked for ahead.
+_OUTPUTS_PER_ROW, _MOST_AHEAD = 1, 8
 # So long may joins and pulls wait after the user's thread has left.
 _AWAY_S = 0.01
 _LONGEST_POLL_S = 1.0
@@ -36,6 +40,7 @@ _LONGEST_POLL_S = 1.0
 # what was sent.
 _MOST_WAITING_BYTES = 1 << 31
 _BYTES_PER_MESSAGE = 1_000
+_MOST_WAITING_MESSAGES = 20_000
 
 Arrival = tuple[str, Any, list[Buffer]]
 """A host, what it said, and the frames."""
@@ -47,7 +52,7 @@ class Driver(threading.Thread):
     Args:
         socket: The head's socket.
         answer: Called with (host, message) under the lock; True if nobody else needs the message.
-        on_disconnect: Called with a host whose connection broke, likewise.
+        on_disconnect: Called with a host whose connection broke, or was ended, likewise.
         ledger: Where bytes are counted.
     """
 
@@ -63,7 +68,11 @@ class Driver(threading.Thread):
         self._ledger = ledger
         self.arrivals: deque[Arrival] = deque()
         """For the user's thread."""
-        self._waiting_bytes: dict[str, int] = {}
+        # By host: how many messages, and how many bytes.
+        self._waiting: dict[str, tuple[int, int]] = {}
+        self.row_bytes = 0
+        """How much the row of one slot takes, once that is known."""
+        self._asked_bytes = 0
         # Reentrant: who is answered may have to be sent something.
         self._lock = threading.RLock()
         self._is_user_here, self._left_at = False, time.monotonic()
@@ -71,12 +80,15 @@ class Driver(threading.Thread):
         self.stopwatch = Stopwatch()
         """Counts how long the user's thread waits here."""
         self._wake = Bell()
+        self._uninterrupted = Uninterrupted(self._wake.ring)
         self._poller = zmq.Poller()
         socket.register(self._poller)
         self._poller.register(self._wake.fd, zmq.POLLIN)
 
     def __enter__(self) -> Driver:
-        """The user's thread comes: nobody else drives until it leaves."""
+        """The user's thread comes: nobody else drives until it leaves, nor does Ctrl-C take effect
+        before: a message that is cut in half would cost its host."""
+        self._uninterrupted.begin()
         self._is_user_here = True
         if not self._lock.acquire(blocking=False):
             self._wake.ring()
@@ -86,6 +98,7 @@ class Driver(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self._is_user_here, self._left_at = False, time.monotonic()
         self._lock.release()
+        self._uninterrupted.end()
 
     def send(self, host: str, message: Message, frames: Sequence[Buffer] = ()) -> bool:
         """Send, without waiting; False if the host is not connected. Only while driving."""
@@ -94,6 +107,11 @@ class Driver(threading.Thread):
             return False
         self._ledger.count(type(message).__name__, sum(map(len, parts)))
         return True
+
+    def expect(self, num_rows: int) -> None:
+        """A host was asked for so many rows at once: it may send as much from now on."""
+        num_bytes = num_rows * self.row_bytes * (1 + _OUTPUTS_PER_ROW)
+        self._asked_bytes = max(self._asked_bytes, num_bytes)
 
     def drive(self, timeout_s: float) -> None:
         """Wait for messages, and take them in. Only between ``with`` and its end."""
@@ -131,10 +149,11 @@ class Driver(threading.Thread):
             self._on_disconnect(host)
         for host, chunks in self._socket.receive():
             try:
-                self._take(host, join(chunks, _MAX_MESSAGE_BYTES))
+                self._take(host, join(chunks, _MAX_MESSAGE_BYTES + self._asked_bytes))
             except Exception as error:  # whatever a host sends must not end the run
                 _log.debug("%s is cut off", host, exc_info=True)
                 self._socket.revoke(host)
+                self._on_disconnect(host)
                 self.arrivals.append((host, ProtocolError.of(error), []))
 
     def _take(self, host: str, frames: list[Buffer]) -> None:
@@ -142,10 +161,12 @@ class Driver(threading.Thread):
         self._ledger.count(type(message).__name__, size)
         if self._answer(host, message):
             return
-        waiting = self._waiting_bytes.get(host, 0) + size + _BYTES_PER_MESSAGE
-        if waiting > _MOST_WAITING_BYTES:
+        count, num_bytes = self._waiting.get(host, (0, 0))
+        count, num_bytes = count + 1, num_bytes + size + _BYTES_PER_MESSAGE
+        most_bytes = _MOST_WAITING_BYTES + _MOST_AHEAD * self._asked_bytes
+        if count > _MOST_WAITING_MESSAGES or num_bytes > most_bytes:
             raise ProtocolError("it sends more than it is asked for")
-        self._waiting_bytes[host] = waiting
+        self._waiting[host] = count, num_bytes
         self.arrivals.append((host, message, frames[1:]))
 
     def take_arrivals(self) -> list[Arrival]:
@@ -153,7 +174,7 @@ class Driver(threading.Thread):
         arrivals = []
         while self.arrivals:
             arrivals.append(self.arrivals.popleft())
-        self._waiting_bytes.clear()
+        self._waiting.clear()
         return arrivals
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator
@@ -58,6 +59,9 @@ def register_from(data: bytes) -> None:
     for env_id, pickled in specs.items():
         if env_id in registry:
             continue
+        # The module of the env may register it once more when it is imported.
+        already = f".*Overriding environment {re.escape(env_id)} already in registry"
+        warnings.filterwarnings("ignore", already)
         try:
             registry[env_id] = pickle.loads(pickled)
         except Exception as error:  # another env may be the one that is wanted

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterenv.arrays import bytes_of
+from clusterenv.arrays import Buffer
 from clusterenv.host.events import Rows
-from clusterenv.host.host import Host
+from clusterenv.host.host import LocalHost
 from clusterenv.protocol.fragments import FragmentPart, join_parts
 from clusterenv.protocol.requests import Act, AnyRequest, Collect, Request, Reset, Step
+from clusterenv.wire.fragment_window import FragmentWindow, group_for_messages
 from clusterenv.wire.host_socket import HostSocket
 from clusterenv.wire.messages import Extra, FragmentMade, RowsMade
+from clusterenv.wire.observation_codec import ObservationCodec
 
 
 class _Wanted:
@@ -26,14 +28,28 @@ class _Wanted:
 class Gathering:
     """Keeps rows and fragments until they are to be sent."""
 
-    def __init__(self, host: Host, ready: list[int], socket: HostSocket, epoch: int) -> None:
+    def __init__(
+        self,
+        host: LocalHost,
+        ready: list[int],
+        socket: HostSocket,
+        epoch: int,
+        codec: ObservationCodec,
+    ) -> None:
         self._host, self._ready, self._socket, self._epoch = host, ready, socket, epoch
+        self._codec = codec
         self._wanted: dict[int, _Wanted] = {}
         self._rows: list[Rows] = []
         self._parts: list[FragmentPart] = []
+        self._window = FragmentWindow()
 
     def expect(self, request: AnyRequest | Request) -> None:
         """The head has asked for this."""
+        if isinstance(request, Collect) and request.asks_again:
+            self._window.asked(request.slots)
+        else:
+            # A stream is over, or interrupted: nobody asks again for what was sent.
+            self._window.clear()
         if isinstance(request, Act) or (
             isinstance(request, Step | Reset | Collect) and request.together
         ):
@@ -47,6 +63,7 @@ class Gathering:
         self._wanted.clear()
         self._rows.clear()
         self._parts.clear()
+        self._window.clear()
 
     def add_rows(self, rows: Rows) -> None:
         """Some slots were stepped or reset."""
@@ -72,6 +89,15 @@ class Gathering:
         if wanted is not None:
             self._count_off(wanted, slots)
 
+    def let_go(self, slots: Sequence[int]) -> None:
+        """The envs of these slots are lost: what they gave before waits for nobody any more."""
+        lost = set(slots)
+        for wanted in self._wanted.values():
+            self._rows += [rows for rows in wanted.rows if lost.intersection(rows.slots)]
+            wanted.rows = [rows for rows in wanted.rows if not lost.intersection(rows.slots)]
+            self._parts += [part for part in wanted.parts if lost.intersection(part.slots)]
+            wanted.parts = [part for part in wanted.parts if not lost.intersection(part.slots)]
+
     def _count_off_silent(self) -> None:
         """Slots that were answered for by rows alone: nobody says which request that was."""
         for wanted in list(self._wanted.values()):
@@ -86,23 +112,45 @@ class Gathering:
             self._parts += wanted.parts
 
     def send(self) -> None:
-        """Send what is there."""
+        """Send what is there, of each slot in the order in which it was asked for.
+
+        Should the host be lost in between, nothing is known at the head without what came before.
+        """
         if self._ready and self._wanted:
             self._count_off_silent()
-        while self._ready or self._rows:
-            rows, self._rows = _once_each(self._rows, set(self._ready))
-            slots = sorted([*self._ready, *(slot for one in rows for slot in one.slots)])
-            self._ready.clear()
-            self._send_rows(slots, tuple(_extra(one) for one in rows if _says_more(one)))
-        if self._parts:
-            parts, self._parts = self._parts, []
-            for group in _alike(parts):
-                self._send_fragment(group)
+        if self._parts and self._window.is_open:
+            held_up = [part for part in self._parts if self._is_held_up(part)]
+            parts = (
+                [part for part in self._parts if part not in held_up] if held_up else self._parts
+            )
+            self._parts = held_up
+            if self._rows:
+                before, self._rows = _before_fragments(self._rows, parts)
+                self._send_gathered(before, [])
+            for group in group_for_messages(parts):
+                self._send_fragments(group)
+        rows, self._rows = self._rows, []
+        self._send_gathered(rows, self._ready)
+
+    def _is_held_up(self, part: FragmentPart) -> bool:
+        """Whether an earlier fragment of its slots still waits here for those of other slots."""
+        return part.request.ahead and any(
+            number < part.request.request and not set(part.slots).isdisjoint(earlier.slots)
+            for number, wanted in self._wanted.items()
+            for earlier in wanted.parts
+        )
+
+    def _send_gathered(self, rows: list[Rows], ready: list[int]) -> None:
+        while ready or rows:
+            now, rows = _once_each(rows, set(ready))
+            slots = sorted([*ready, *(slot for one in now for slot in one.slots)])
+            ready.clear()
+            self._send_rows(slots, tuple(_extra(one) for one in now if _says_more(one)))
 
     def send_all(self) -> None:
         """All slots were stepped, and there is nothing else to say."""
-        memory = self._host.rows.memory
-        self._socket.send(RowsMade(self._epoch, None), [memory])
+        rows = self._host.rows
+        self._socket.send(RowsMade(self._epoch, None), [rows.memory])
 
     def _send_rows(self, slots: Sequence[int], extras: tuple[Extra, ...]) -> None:
         rows = self._host.rows
@@ -111,18 +159,41 @@ class Gathering:
         else:
             self._socket.send(RowsMade(self._epoch, tuple(slots), extras), [rows.copy_of(slots)])
 
-    def _send_fragment(self, parts: list[FragmentPart]) -> None:
-        part = join_parts(parts)
-        kinds = tuple((array.dtype.str, array.shape) for array in part.arrays.values())
-        message = FragmentMade(
-            self._epoch,
-            part.request.request,
-            part.slots,
-            part.version,
-            tuple(part.arrays),
-            kinds,
-        )
-        self._socket.send(message, [bytes_of(array) for array in part.arrays.values()])
+    def _send_fragments(self, parts: list[FragmentPart]) -> None:
+        message, frames = fragment_made(self._epoch, parts, self._codec)
+        if parts[0].request.asks_again:
+            self._window.sent(message.slots)
+        self._socket.send(message, frames)
+
+
+def fragment_made(
+    epoch: int, parts: Sequence[FragmentPart], codec: ObservationCodec
+) -> tuple[FragmentMade, list[Buffer]]:
+    """The message that tells of parts which can be joined, and its frames."""
+    part = join_parts(parts)
+    written = [codec.write(name, array) for name, array in part.arrays.items()]
+    message = FragmentMade(
+        epoch,
+        part.request.request,
+        part.slots,
+        part.version,
+        tuple(part.arrays),
+        tuple((array.dtype.str, array.shape) for array in part.arrays.values()),
+        _others_than(part.request, parts),
+        tuple(coding for coding, _ in written if coding is not None),
+    )
+    return message, [frame for _, frame in written]
+
+
+def _before_fragments(rows: list[Rows], parts: list[FragmentPart]) -> tuple[list[Rows], list[Rows]]:
+    """The rows of resets after which these fragments were collected; and the others."""
+    asked = {slot: part.request.request for part in parts for slot in part.slots}
+    before: list[Rows] = []
+    others: list[Rows] = []
+    for one in rows:
+        is_before = any(one.request.request < asked.get(slot, 0) for slot in one.slots)
+        (before if is_before else others).append(one)
+    return before, others
 
 
 def _once_each(rows: list[Rows], taken: set[int]) -> tuple[list[Rows], list[Rows]]:
@@ -146,26 +217,13 @@ def _extra(rows: Rows) -> Extra:
     return Extra(tuple(rows.slots), rows.objects, rows.infos, rows.acted)
 
 
-def _alike(parts: list[FragmentPart]) -> list[list[FragmentPart]]:
-    """Those that can be joined: what comes between may follow, from a replacement."""
-    groups: list[list[FragmentPart]] = []
-    for part in sorted(parts, key=lambda part: (part.request.request, part.slots)):
-        if groups and _fits(groups[-1][-1], part):
-            groups[-1].append(part)
-        else:
-            groups.append([part])
-    return groups
-
-
-def _fits(part: FragmentPart, following: FragmentPart) -> bool:
-    """Whether they are of neighbours, of one request and version, with arrays of the same kinds."""
-    return (
-        part.slots[-1] + 1 == following.slots[0]
-        and part.request.request == following.request.request
-        and part.version == following.version
-        and _kinds_of(part) == _kinds_of(following)
-    )
-
-
-def _kinds_of(part: FragmentPart) -> list[tuple[str, str]]:
-    return [(name, array.dtype.str) for name, array in part.arrays.items()]
+def _others_than(
+    first: Collect, parts: Sequence[FragmentPart]
+) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """The other requests that these parts answer, and for which slots."""
+    slots_of: dict[int, tuple[int, ...]] = {}
+    for part in parts:
+        number = part.request.request
+        slots_of[number] = (*slots_of.get(number, ()), *part.slots)
+    del slots_of[first.request]
+    return tuple(slots_of.items())

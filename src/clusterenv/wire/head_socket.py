@@ -17,7 +17,7 @@ from clusterenv.arrays import Buffer
 from clusterenv.host.plan import WorkerLimits
 from clusterenv.wire.addresses import Network, endpoint
 from clusterenv.wire.chunks import CHUNK_BYTES, ENCRYPTION_BYTES
-from clusterenv.wire.connections import Strangers, cut_off
+from clusterenv.wire.connections import Admission, Strangers, cut_off
 from clusterenv.wire.invitation import TICKET, Invitation
 
 _ZAP_ADDRESS = "inproc://zeromq.zap.01"
@@ -46,7 +46,7 @@ class HeadSocket:
         self._key_by_host: dict[str, bytes] = {}
         self._route_by_host: dict[str, bytes] = {}
         self._peer_by_connection: dict[int, tuple[str, bytes]] = {}
-        self._strangers = Strangers()
+        self._strangers, self._admission = Strangers(), Admission()
         public, secret = zmq.curve_keypair()
         self._server_key = public.decode()
         self._zap = self._context.socket(zmq.REP)
@@ -101,14 +101,19 @@ class HeadSocket:
 
     def revoke(self, host: str, *, cut: bool = True) -> None:
         """Do not let ``host`` in again, nor believe what still arrives from it; cut it off, or
-        leave it connected for a farewell."""
+        leave it connected for a farewell. Of an applicant only the connection is refused: others
+        have the same ticket."""
         self._host_by_key.pop(self._key_by_host.pop(host, b""), None)
         if not cut:
             return
         self._route_by_host.pop(host, None)
-        for connection, (owner, _) in list(self._peer_by_connection.items()):
+        for connection, (owner, route) in list(self._peer_by_connection.items()):
             if owner == host:
-                cut_off(connection, self._port)
+                self._refuse(connection, route)
+
+    def _refuse(self, connection: int, route: bytes) -> None:
+        self._admission.refuse(route)
+        cut_off(connection, self._port)
 
     def disconnected(self) -> Iterator[str]:
         """The hosts whose connection broke since the last call: to be asked before
@@ -117,6 +122,9 @@ class HeadSocket:
             event = recv_monitor_message(self._monitor)
             connection = int(event["value"])
             if event["event"] == zmq.EVENT_ACCEPTED:
+                # What an earlier connection of that number left in a queue may have come after
+                # its end.
+                self._peer_by_connection.pop(connection, None)
                 self._limit_strangers(connection)
                 continue
             self._strangers.left(connection)
@@ -151,21 +159,34 @@ class HeadSocket:
         """Messages that have arrived, as (host, chunks); not for ever, if one never ends."""
         for _ in range(_RECEIVE_QUEUE):
             try:
-                route, *frames = self._router.recv_multipart(_LAST, copy=False)
+                route, *frames = receive_frames(self._router, _LAST)
             except zmq.Again:
                 return
             host = str(frames[0].get("User-Id")) if frames else ""
-            if host not in self._key_by_host:
+            name = route.bytes
+            if host not in self._key_by_host or self._admission.is_refused(name):
                 continue
+            # The route is libzmq's own name for the connection: a host cannot choose it.
+            connection = int(frames[0].get(zmq.SRCFD))
             if host == TICKET:
                 # Many may come with the same one.
-                host = f"{TICKET} {route.bytes.hex()}"
-            # The route is libzmq's own name for the connection: a host cannot choose it.
-            self._route_by_host[host] = route.bytes
-            connection = int(frames[0].get(zmq.SRCFD))
-            self._peer_by_connection[connection] = host, route.bytes
-            self._strangers.left(connection)
+                host = f"{TICKET} {name.hex()}"
+            if self._peer_by_connection.get(connection) != (host, name):
+                if not self._may_speak(host):
+                    self._refuse(connection, name)
+                    continue
+                self._peer_by_connection[connection] = host, name
+                self._strangers.left(connection)
+            self._route_by_host[host] = name
             yield host, [frame.buffer for frame in frames]
+
+    def _may_speak(self, host: str) -> bool:
+        """Whether a connection that has not spoken before may do so with its key."""
+        owners = [owner for owner, _ in self._peer_by_connection.values()]
+        if not host.startswith(TICKET):
+            return self._admission.admits_host(owners.count(host))
+        applicants = sum(owner.startswith(TICKET) for owner in owners)
+        return self._admission.admits_applicant(applicants, more=len(self._key_by_host))
 
     def send(self, host: str, frames: Sequence[Buffer]) -> bool:
         """Send, without waiting; False if ``host`` is not connected."""
@@ -200,3 +221,12 @@ def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
         flags = _MORE if index < last else _LAST
         # Handing a buffer over without a copy costs more than copying a small one.
         socket.send(frame, flags, copy=len(frame) < _COPY_BELOW_BYTES)
+
+
+def receive_frames(socket: zmq.Socket[bytes], flags: int = 0) -> list[zmq.Frame]:
+    """Receive one message without copying it; `zmq.Again` if it would have to wait and may not."""
+    # recv_multipart asks the socket after each frame, which takes as long as the frame itself.
+    frames = [frame := socket.recv(flags, copy=False)]
+    while frame.more:
+        frames.append(frame := socket.recv(flags, copy=False))
+    return frames

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from clusterenv.descriptors import FOR_SOCKETS, make_room
 from clusterenv.errors import ProtocolError
-from clusterenv.host.output import WorkerOutput
 from clusterenv.host.starting import ProcessStarter
 from clusterenv.host.workers import Workers
 from clusterenv.launchers.attached import keep_attached
@@ -28,8 +28,6 @@ from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE, Invitation
 from clusterenv.wire.messages import PROTOCOL_VERSION, Hello
 from clusterenv.wire.serving import Service
 from clusterenv.wire.versions import versions
-
-_LAST_OUTPUT_S = 1.0
 
 
 def run_host(
@@ -73,6 +71,7 @@ def _run(
         end_with_input()
     os.environ.update(invitation.environment)
     num_workers = workers or invitation.workers or cores()
+    make_room(FOR_SOCKETS, "the connection to the head")
     invitation = invitation.at(_find_head(invitation))
     if invitation.is_ticket:
         invitation = apply(invitation, hello(num_workers))
@@ -81,9 +80,7 @@ def _run(
     HostLifeline(connection, invitation, input_is_lifeline, exit_without_head).start()
     # Workers start while the head lets us in.
     may_spin = cores() > num_workers
-    output = WorkerOutput(sys.stdout.fileno())
-    output.start()
-    starter = ProcessStarter(output=output, heed_signals=False)
+    starter = ProcessStarter.of(invitation.setup, invitation.host, sys.stdout.fileno())
     crew = Workers(num_workers, starter, invitation.limits, may_spin)
     connection.send(hello(num_workers))
     service = Service(invitation.host, connection, crew)
@@ -92,10 +89,8 @@ def _run(
         grace_s = service.run()
     except BaseException:
         crew.close(0.0)
-        output.close(_LAST_OUTPUT_S)
         raise
     crew.close(grace_s)
-    output.close(_LAST_OUTPUT_S)
     connection.close()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -133,8 +128,8 @@ def _get_invitation() -> tuple[Invitation, bool]:
     if given is None:
         return _parse(_read_line(0), "standard input"), True
     # One line per host of a job; Slurm and its kin number the tasks.
-    lines, task = given.splitlines(), int(os.environ.get("SLURM_PROCID", "0"))
-    return _parse(lines[min(task, len(lines) - 1)].encode(), ENVIRONMENT_VARIABLE), False
+    lines, task = os.fsencode(given).splitlines() or [b""], os.environ.get("SLURM_PROCID", "0")
+    return _parse(lines[min(int(task), len(lines) - 1)], ENVIRONMENT_VARIABLE), False
 
 
 def _take_from_environment(name: str) -> str | None:
@@ -153,7 +148,9 @@ def _take_from_environment(name: str) -> str | None:
 
 def _parse(data: bytes, source: str) -> Invitation:
     try:
-        return Invitation.from_bytes(data)
+        invitation = Invitation.from_bytes(data)
+        invitation.check_keys()
+        return invitation
     except ProtocolError as error:
         raise SystemExit(
             f"clusterenv host: what {source} holds is no invitation: {error}"

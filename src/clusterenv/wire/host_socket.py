@@ -13,7 +13,7 @@ from zmq.utils.monitor import recv_monitor_message
 from clusterenv.arrays import Buffer
 from clusterenv.protocol.message import Message, encode
 from clusterenv.wire.chunks import split
-from clusterenv.wire.head_socket import keep_alive, send_frames
+from clusterenv.wire.head_socket import keep_alive, receive_frames, send_frames
 from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.messages import decode_from_head
 
@@ -93,7 +93,7 @@ class HostSocket:
         """The next message and its frames; None after ``timeout_s``."""
         if not self.socket.poll(int(timeout_s * 1000)):
             return None
-        header, *frames = self.socket.recv_multipart(copy=False)
+        header, *frames = receive_frames(self.socket)
         return decode_from_head(header.buffer), [frame.buffer for frame in frames]
 
     def close(self) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from clusterenv.errors import ProtocolError
-from clusterenv.host.plan import WorkerLimits
+from clusterenv.host.plan import WorkerLimits, WorkerSetup
 
 ENVIRONMENT_VARIABLE = "CLUSTERENV_INVITATION"
 """Where a host looks for its invitation before it reads standard input; read once, deleted."""
 TICKET = "applicant"
 """The name in an invitation that is good for any place: the head says which."""
+
+# As ZeroMQ writes the keys of CURVE.
+_KEY_CHARACTERS = 40
 
 
 class Invitation(msgspec.Struct, frozen=True):
@@ -27,6 +30,7 @@ class Invitation(msgspec.Struct, frozen=True):
     """How many workers to run; None: as many as there are cores."""
     environment: dict[str, str] = {}
     """Environment variables for the host and its workers."""
+    setup: WorkerSetup = WorkerSetup()
 
     def __repr__(self) -> str:
         # Never the keys: a repr ends up in logs.
@@ -50,5 +54,11 @@ class Invitation(msgspec.Struct, frozen=True):
         """Read what :meth:`to_bytes` wrote."""
         try:
             return msgspec.json.decode(data, type=Invitation)
-        except (msgspec.MsgspecError, UnicodeError) as error:
-            raise ProtocolError(str(error)) from error
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise ProtocolError(f"{error!s:.300}") from error
+
+    def check_keys(self) -> None:
+        """ProtocolError if a key is none, which ZeroMQ would refuse without saying so."""
+        for key in (self.server_key, self.public_key, self.secret_key):
+            if len(key) != _KEY_CHARACTERS or not key.isascii() or not key.isprintable():
+                raise ProtocolError(f"a key in it has not {_KEY_CHARACTERS} characters of ASCII")

@@ -25,8 +25,10 @@ from clusterenv.protocol.requests import (
     SetAttr,
     Step,
 )
+from clusterenv.wire.compression import ZLIB
+from clusterenv.wire.observation_codec import Coding
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 10
 
 # Host → head: joining.
 
@@ -43,7 +45,7 @@ class Hello(Message):
     """Where it runs, in its launcher's words."""
 
 
-class WorkerState(msgspec.Struct, array_like=True, frozen=True):
+class WorkerReport(msgspec.Struct, array_like=True, frozen=True):
     """One worker of a host."""
 
     name: str
@@ -75,10 +77,10 @@ class CannotStart(Message):
     where: str = ""
 
 
-class Staff(Message):
+class StaffReport(Message):
     """The workers of the host as they are now."""
 
-    workers: tuple[WorkerState, ...]
+    workers: tuple[WorkerReport, ...]
 
 
 class Leaving(Message):
@@ -108,9 +110,10 @@ class Build(Message):
 
 
 class LayOut(Message):
-    """What all envs of the run agree on."""
+    """What all envs of the run agree on, and how the head reads what is compressed."""
 
     spaces: Spaces
+    compression: str = ZLIB
 
 
 class Refused(Message):
@@ -196,6 +199,10 @@ class FragmentMade(Message):
     names: tuple[str, ...]
     arrays: tuple[tuple[str, tuple[int, ...]], ...]
     """The dtype and shape of each."""
+    others: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """Further requests, and which of the slots answer them; the rest answer ``request``."""
+    codings: tuple[Coding, ...] = ()
+    """The arrays whose frames are coded."""
 
 
 class RequestFailed(Message):
@@ -219,7 +226,7 @@ class Warned(Message):
 class WorkerLost(Message):
     """A worker was lost: the envs of these slots are gone. Unless ``error`` says why not, a
     replacement is on its way. ``voided`` are requests, and those of their slots, that will not be
-    answered."""
+    answered. ``in_vain``: the envs were lost before these requests came."""
 
     epoch: int
     slots: tuple[int, ...]
@@ -227,6 +234,18 @@ class WorkerLost(Message):
     obituary: str
     voided: tuple[tuple[int, tuple[int, ...]], ...] = ()
     error: str = ""
+    worker: str = ""
+    """Which; nobody, if its loss was told before."""
+    slot: int | None = None
+    """The slot whose env was running then, if that is known."""
+    in_vain: bool = False
+
+
+class WorkerStuck(Message):
+    """A worker makes no progress; ``text`` says what it does, and has its stack."""
+
+    worker: str
+    text: str
 
 
 class Pull(Message):
@@ -236,6 +255,8 @@ class Pull(Message):
     held: int
     cause: str
     threshold: float = 0.0
+    version: int = 0
+    """The one that it wants in place of the newest, if it wants a certain one."""
 
 
 class Pulled(Message):
@@ -250,7 +271,7 @@ FromHost = Union[  # noqa: UP007 (msgspec reads this at run time)
     Built,
     Ready,
     CannotStart,
-    Staff,
+    StaffReport,
     Leaving,
     RowsMade,
     ValuesMade,
@@ -258,6 +279,7 @@ FromHost = Union[  # noqa: UP007 (msgspec reads this at run time)
     RequestFailed,
     Warned,
     WorkerLost,
+    WorkerStuck,
     Pull,
     Pulled,
 ]

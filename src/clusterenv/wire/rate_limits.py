@@ -1,4 +1,4 @@
-"""What a host may say about joining and pulling, and how often: each time costs the head."""
+"""What a host may say that nobody asked it for, and how often: each time costs the head."""
 
 from __future__ import annotations
 
@@ -7,13 +7,29 @@ from collections.abc import Callable
 
 from clusterenv.errors import ProtocolError
 from clusterenv.protocol.message import Message
-from clusterenv.wire.messages import Built, Hello, Pull, WorkerLost
+from clusterenv.wire.messages import (
+    Built,
+    Hello,
+    Leaving,
+    Pull,
+    Ready,
+    StaffReport,
+    Warned,
+    WorkerLost,
+    WorkerStuck,
+)
 
 _MOST_JOINS_AT_ONCE = 100
 _JOINS_PER_SECOND = 1.0
 _MOST_LOSSES_AT_ONCE = 1_000
 _LOSSES_PER_SECOND = 10.0
-_MOST_PULLS_OF_A_VERSION = 100
+_MOST_NEWS_AT_ONCE = 1_000
+_NEWS_PER_SECOND = 50.0
+_MOST_WARNINGS_AT_ONCE = 5_000
+_WARNINGS_PER_SECOND = 100.0
+_MOST_LATE_AT_ONCE = 10_000
+_LATE_PER_SECOND = 1_000.0
+_MOST_PULLS_OF_A_VERSION = 20
 _MOST_WORKERS = 10_000
 _LONGEST_TEXT = 256
 _MOST_VERSIONS = 32
@@ -26,8 +42,11 @@ class RateLimits:
         self, newest: Callable[[], int], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._newest, self._clock = newest, clock
-        self._joins = _Budget("messages about joining", _MOST_JOINS_AT_ONCE, _JOINS_PER_SECOND)
-        self._losses = _Budget("losses of workers", _MOST_LOSSES_AT_ONCE, _LOSSES_PER_SECOND)
+        self._joins = Allowance("messages about joining", _MOST_JOINS_AT_ONCE, _JOINS_PER_SECOND)
+        self._losses = Allowance("losses of workers", _MOST_LOSSES_AT_ONCE, _LOSSES_PER_SECOND)
+        self._news = Allowance("reports of its workers", _MOST_NEWS_AT_ONCE, _NEWS_PER_SECOND)
+        self._warnings = Allowance("warnings", _MOST_WARNINGS_AT_ONCE, _WARNINGS_PER_SECOND)
+        self._late = Allowance("answers that are too late", _MOST_LATE_AT_ONCE, _LATE_PER_SECOND)
         # By host: the newest version, and how often it was pulled.
         self._pulls: dict[str, tuple[int, int]] = {}
 
@@ -39,11 +58,19 @@ class RateLimits:
                 _check_hello(message)
             case Built():
                 self._joins.spend(host, self._clock())
-            case WorkerLost():
+            case WorkerLost() | WorkerStuck():
                 self._losses.spend(host, self._clock())
+            case StaffReport() | Leaving() | Ready():
+                self._news.spend(host, self._clock())
+            case Warned():
+                self._warnings.spend(host, self._clock())
             case Pull():
                 self._count_pull(host)
                 _check_text("cause of a pull", message.cause)
+
+    def late(self, host: str) -> None:
+        """An answer of an epoch that is over has come; whoever abandons expects a few."""
+        self._late.spend(host, self._clock())
 
     def _count_pull(self, host: str) -> None:
         newest = self._newest()
@@ -57,27 +84,35 @@ class RateLimits:
 
     def forget(self, host: str) -> None:
         """``host`` is gone."""
-        self._joins.forget(host)
-        self._losses.forget(host)
+        for budget in (self._joins, self._losses, self._news, self._warnings, self._late):
+            budget.forget(host)
         self._pulls.pop(host, None)
 
 
-class _Budget:
-    """So many at once, and so many more with every second."""
+class Allowance:
+    """So many at once, and so many more with every second, of each host."""
 
     def __init__(self, what: str, most: int, per_second: float) -> None:
         self._what, self._most, self._per_second = what, most, per_second
         # By host: how many more it may send now, and when that was so.
         self._left: dict[str, tuple[float, float]] = {}
 
-    def spend(self, host: str, now: float) -> None:
+    def allows(self, host: str, now: float) -> bool:
+        """Whether there is one left, which is spent then."""
         left, since = self._left.get(host, (float(self._most), now))
-        left = min(self._most, left + (now - since) * self._per_second) - 1
-        if left < 0:
+        left = min(self._most, left + (now - since) * self._per_second)
+        if left < 1:
+            return False
+        self._left[host] = left - 1, now
+        return True
+
+    def spend(self, host: str, now: float) -> None:
+        """Spend one; ProtocolError if there is none left."""
+        if not self.allows(host, now):
             raise ProtocolError(f"sent more than {self._most} {self._what} at once")
-        self._left[host] = left, now
 
     def forget(self, host: str) -> None:
+        """``host`` is gone."""
         self._left.pop(host, None)
 
 

@@ -1,29 +1,46 @@
 """What policies did on a remote host, checked before anything is made of it.
 
 Later it is joined with what others did, in the user's thread, where a wrong shape would raise.
+A host is compared with the spaces and with the head's own copy of the policy, never with others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 
-from clusterenv.arrays import Array
+from clusterenv.arrays import Array, bytes_of
 from clusterenv.errors import ProtocolError
 from clusterenv.plain.spaces import Leaf, leaves_of
-from clusterenv.protocol.fragments import FragmentPart
-from clusterenv.protocol.requests import AnyRequest, Call, Evaluate, Newest, SetAttr
+from clusterenv.plain.values import check_bools
+from clusterenv.protocol.fragment_infos import PREFIX as INFOS
+from clusterenv.protocol.fragment_infos import read_columns
+from clusterenv.protocol.fragments import FragmentPart, Kinds, kinds_of
+from clusterenv.protocol.requests import (
+    AnyRequest,
+    Call,
+    Collect,
+    CountTime,
+    Evaluate,
+    Newest,
+    SetAttr,
+)
 
 _FLOAT, _INT, _BOOL = np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.bool_)
 # Names that begin so are the policy's own; it is free in what each row of them is.
 _BY_STEP = ("outputs/", "distribution/")
 _BY_SLOT = ("state/",)
 _VALUES = ("last_values", "finals/values")
-
-OTHER_OUTPUTS = "the outputs of its policy have other names, dtypes or shapes than those of others"
+_POLICYS = (*_BY_STEP, *_BY_SLOT, *_VALUES, "actions/")
+# Which of these it is may depend on the machine; the head's own is what the user gets.
+_FLOATS = {np.dtype(np.float32), _FLOAT}
+_OF_A_STEP = ("actions/", "outputs/")
+_MOST_STEPS = 2**62
 
 Shape = tuple[int, ...]
 Expected = dict[str, tuple[Shape, np.dtype[Any] | None]]
@@ -37,29 +54,56 @@ class Published(Protocol):
         """The newest."""
 
     def policy_of(self, version: int) -> int:
-        """The id of the policy that a version belongs to."""
+        """Which policy object: one more with each that was published after another."""
+
+    def policy_id_of(self, version: int) -> int:
+        """The id by which hosts know it: that of one which comes again is the same."""
+
+
+class KnownPolicies(Protocol):
+    """What the head knows of what its policies make."""
+
+    def knows(self, policy_id: int) -> bool:
+        """Whether this policy has acted at the head."""
+
+    def kinds_of(self, policy_id: int, observe: Callable[[], list[Array]]) -> Kinds | None:
+        """What a row is of each array that a policy makes, which may act on what ``observe``
+        gives; None if it cannot act at the head."""
 
 
 class ReplyChecks:
-    """Knows what fits the spaces; raises ProtocolError at what does not.
+    """Knows what fits the spaces and the policy; raises ProtocolError at what does not.
 
     Args:
         observation_space: Of one env.
         action_space: Of one env.
         published: The versions so far.
+        own: The head's own copies of the policies; None where hosts are trusted anyway.
+        trusted: Whether hosts may send pickles.
     """
 
     def __init__(
-        self, observation_space: Space[Any], action_space: Space[Any], published: Published
+        self,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        published: Published,
+        own: KnownPolicies | None = None,
+        trusted: bool = False,
     ) -> None:
+        self._trusted = trusted
         self._observations, self._actions = leaves_of(observation_space), leaves_of(action_space)
-        self._published = published
+        self._ranges = [_range_of(leaf.of(action_space)) for leaf in self._actions]
+        self._published, self._own = published, own
+
+    def knows(self, policy_id: int) -> bool:
+        """Whether what is wrong with this policy's rows is not the policy's own fault."""
+        return self._own is not None and self._own.knows(policy_id)
 
     def check_part(self, part: FragmentPart) -> None:
         """A fragment of as many steps as were asked for, by a version up to the newest."""
         num_steps = part.request.num_steps
         self._check_version(part.version, part.request.newest)
-        arrays, count = part.arrays, len(part.slots)
+        arrays, count = self._without_infos(part), len(part.slots)
         ends = _array(arrays, "finals/steps").size
         expected = self._expected(num_steps, count, ends) | _expected_values(arrays, count, ends)
         _check_exactly(arrays, expected)
@@ -69,6 +113,66 @@ class ReplyChecks:
         steps = arrays["finals/steps"]
         if not ((steps >= 0) & (steps < num_steps)).all():
             raise ProtocolError("finals of steps that are not in the fragment")
+        self._check_flags(arrays)
+        self._check_policys(part)
+        self._check_ranges(arrays)
+
+    def _check_flags(self, arrays: Mapping[str, Array]) -> None:
+        for name, array in arrays.items():
+            if array.dtype == _BOOL:
+                check_bools(array, name)
+
+    def _check_policys(self, part: FragmentPart) -> None:
+        """What a policy made is what it makes at the head."""
+        arrays, leaves = part.arrays, range(len(self._observations))
+        kinds = self._kinds_for(
+            part.version, lambda: [arrays[f"observations/{leaf}"][0] for leaf in leaves]
+        )
+        if kinds is not None:
+            own = {name: array for name, array in arrays.items() if name.startswith(_POLICYS)}
+            arrays.update(_as_expected(own, kinds_of(own), kinds))
+
+    def _kinds_for(self, version: int, observe: Callable[[], list[Array]]) -> Kinds | None:
+        policy_id = self._published.policy_id_of(version)
+        return None if self._own is None else self._own.kinds_of(policy_id, observe)
+
+    def _check_ranges(self, arrays: Mapping[str, Array]) -> None:
+        for index, bounds in enumerate(self._ranges):
+            array = arrays[f"actions/{index}"]
+            # Not "outside of them": NaN is neither.
+            if bounds is not None and not ((array >= bounds[0]) & (array <= bounds[1])).all():
+                raise ProtocolError("actions that are not in the action space")
+
+    def kind_of_coded(
+        self, name: str, dtype: str, shape: Shape, num_steps: int, count: int
+    ) -> np.dtype[Any]:
+        """The dtype of observations that came coded, if they have the shape that was asked for."""
+        for index, leaf in enumerate(self._observations):
+            if leaf.dtype is None or dtype != leaf.dtype.str:
+                continue
+            if name == f"observations/{index}" and shape == (num_steps + 1, count, *leaf.shape):
+                return leaf.dtype
+            num_ends = shape[0] if shape else -1
+            is_final = 0 <= num_ends <= num_steps * count and shape[1:] == leaf.shape
+            if name == f"finals/{index}" and is_final:
+                return leaf.dtype
+        raise ProtocolError(f"{name!r:.80} of shape {shape!r:.80} is not an observation to decode")
+
+    def check_joined(self, part: FragmentPart, other: Collect) -> None:
+        """A fragment that answers another request too, which asked for as much."""
+        if other.together or other.num_steps != part.request.num_steps:
+            raise ProtocolError("a fragment answers requests that cannot be answered together")
+        self._check_version(part.version, other.newest)
+
+    def _without_infos(self, part: FragmentPart) -> dict[str, Array]:
+        """The other arrays, once the infos have been read as they will be again for the user."""
+        infos = {name: array for name, array in part.arrays.items() if name.startswith(INFOS)}
+        if infos and not part.request.infos:
+            raise ProtocolError("infos, which were not asked for")
+        for array in infos.values():
+            num_steps, data = part.request.num_steps, bytes_of(array)
+            read_columns(data, num_steps, part.slots, allow_pickle=self._trusted)
+        return {name: array for name, array in part.arrays.items() if name not in infos}
 
     def _expected(self, steps: int, count: int, ends: int) -> Expected:
         expected: Expected = {
@@ -88,43 +192,61 @@ class ReplyChecks:
             expected[f"actions/{index}"] = ((steps, count, *leaf.shape), None)
         return expected
 
-    def fits(self, part: FragmentPart, other: FragmentPart) -> bool:
-        """Whether two fragments can be joined, or are of different policies."""
-        policies = {self._published.policy_of(one.version) for one in (part, other)}
-        return len(policies) > 1 or _signature(part.arrays) == _signature(other.arrays)
-
     def check_acted(
-        self, acted: Any, num_slots: int, asked: Newest, others: Iterable[dict[str, Any]]
+        self, acted: Any, num_slots: int, asked: Newest, observe: Callable[[], list[Array]]
     ) -> None:
-        """What a policy did in one step of so many slots, to be joined with ``others``."""
+        """What a policy did in one step of so many slots; ``observe`` gives observations."""
         if not (isinstance(acted, dict) and {"action", "version"} <= acted.keys()):
             raise ProtocolError("nothing that a policy could have done")
-        for leaf in self._actions:
-            action = _part_of(leaf, acted["action"])
-            _check_rows(action, num_slots)
-            if action.shape[1:] != leaf.shape:
-                raise ProtocolError(f"actions of shape {action.shape}, not {leaf.shape} a row")
-        for name, array in acted.items():
-            if name != "action":
-                _check_rows(array, num_slots)
-        versions = acted["version"]
+        made = {f"actions/{index}": array for index, array in self._leaves_in(acted["action"])}
+        made |= {f"outputs/{name}": acted[name] for name in acted.keys() - {"action", "version"}}
+        for array in (*made.values(), acted["version"]):
+            _check_rows(array, num_slots)
+        for index, leaf in enumerate(self._actions):
+            shape = made[f"actions/{index}"].shape
+            if shape[1:] != leaf.shape:
+                raise ProtocolError(f"actions of shape {shape}, not {leaf.shape} a row")
+        self._check_versions(acted["version"], num_slots, asked)
+        kinds = self._kinds_for(int(acted["version"].max()), observe)
+        if kinds is not None:
+            found = {name: (array.shape[1:], array.dtype) for name, array in made.items()}
+            wanted = {
+                n: kind for n, kind in kinds.items() if n.startswith(("actions/", "outputs/"))
+            }
+            for name, array in _as_expected(made, found, wanted).items():
+                if name.startswith("outputs/"):
+                    acted[name.removeprefix("outputs/")] = array
+
+    def _leaves_in(self, action: Any) -> Iterator[tuple[int, Any]]:
+        """The leaves of an action, by their places; there must be no more than the space has."""
+        if _num_leaves(action) != len(self._actions):
+            raise ProtocolError("actions of another structure than the space")
+        for index, leaf in enumerate(self._actions):
+            yield index, _part_of(leaf, action)
+
+    def _check_versions(self, versions: Array, num_slots: int, asked: Newest) -> None:
         if versions.shape != (num_slots,) or versions.dtype != _INT:
             raise ProtocolError("no version for each slot")
+        policies = set()
         for version in {int(versions.min()), int(versions.max())}:
             self._check_version(version, asked)
-        structure = _structure(acted)
-        if any(_structure(other) != structure for other in others):
-            raise ProtocolError(OTHER_OUTPUTS)
+            policies.add(self._published.policy_of(version))
+        if len(policies) > 1:
+            raise ProtocolError("versions of two policies in one step")
 
     def _check_version(self, version: int, asked: Newest) -> None:
         if not 1 <= version <= self._published.version:
             raise ProtocolError(f"version {version} was never published")
-        if self._published.policy_of(version) < asked.policy_id:
+        if self._published.policy_of(version) < self._published.policy_of(asked.version):
             raise ProtocolError(f"version {version} is of an earlier policy than was asked for")
 
 
 def check_values(request: AnyRequest, slots: Sequence[int], values: Any) -> None:
     """What a call or an evaluation of these slots returned."""
+    if isinstance(request, CountTime):
+        if not isinstance(values, list) or not all(map(_are_seconds, values)):
+            raise ProtocolError("no seconds of its workers")
+        return
     count = {Call: len(slots), Evaluate: len(slots), SetAttr: 0}.get(type(request), 1)
     if not isinstance(values, list) or len(values) != count:
         raise ProtocolError(f"an answer to {type(request).__name__} without {count} values")
@@ -135,12 +257,23 @@ def check_values(request: AnyRequest, slots: Sequence[int], values: Any) -> None
                 raise ProtocolError(f"an evaluation without {wanted[slot]} episodes of slot {slot}")
 
 
+def _are_seconds(value: Any) -> bool:
+    """Whether these are a worker's times, or nothing, where it was not there all along."""
+    return not value or (
+        isinstance(value, dict)
+        and {"idle", "behind"} <= value.keys()
+        and all(isinstance(name, str) and type(s) is float for name, s in value.items())
+        and all(0 <= seconds < math.inf for seconds in value.values())
+    )
+
+
 def _are_episodes(played: Any, count: int) -> bool:
     if not isinstance(played, list) or len(played) != count:
         return False
     for episode in played:
         match episode:
-            case (float(), int()):
+            # A bool is an int, and no length.
+            case (float(), int(length)) if type(length) is int and 0 <= length < _MOST_STEPS:
                 continue
         return False
     return True
@@ -158,25 +291,43 @@ def _check_rows(array: Any, count: int) -> None:
         raise ProtocolError(f"a policy's output is no array of {count} rows")
 
 
-def _structure(tree: Any) -> Any:
-    """The same for trees whose arrays can be joined, place by place."""
+def _num_leaves(tree: Any) -> int:
     if isinstance(tree, dict):
-        return {key: _structure(value) for key, value in tree.items()}
-    if isinstance(tree, tuple | list):
-        return type(tree), tuple(map(_structure, tree))
-    if not isinstance(tree, np.ndarray):
-        raise ProtocolError("a policy's output is no array")
-    return tree.shape[1:], tree.dtype
+        return sum(map(_num_leaves, tree.values()))
+    return sum(map(_num_leaves, tree)) if isinstance(tree, tuple) else 1
 
 
-def _signature(arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """What must be the same in fragments that are joined."""
-    by_step = (*_BY_STEP, "actions/")
-    return {
-        name: (array.shape[2 if name.startswith(by_step) else 1 :], array.dtype)
-        for name, array in arrays.items()
-        if name.startswith((*by_step, *_BY_SLOT, *_VALUES))
-    }
+def _as_expected(arrays: Mapping[str, Array], found: Kinds, wanted: Kinds) -> dict[str, Array]:
+    """The arrays of another floating-point type than wanted, converted."""
+    if found.keys() != wanted.keys():
+        raise ProtocolError(f"its policy has other outputs than here: {_odd(found, wanted)}")
+    converted = {}
+    for name, (shape, dtype) in wanted.items():
+        if found[name] == (shape, dtype):
+            continue
+        if found[name][0] != shape or not {found[name][1], dtype} <= _FLOATS:
+            raise ProtocolError(
+                f"{name!r:.80} has rows of shape {found[name][0]} and dtype {found[name][1]}; "
+                f"here the policy makes {shape} and {dtype}"
+            )
+        converted[name] = arrays[name].astype(dtype)
+    return converted
+
+
+def _odd(found: Kinds, wanted: Kinds) -> str:
+    return ", ".join(f"{name!r:.80}" for name in sorted(found.keys() ^ wanted.keys())[:5])
+
+
+def _range_of(space: Space[Any]) -> tuple[Any, Any] | None:
+    """The least and the greatest action of each number; None if there are none, or any."""
+    match space:
+        case Discrete(start=low, n=n):
+            return low, low + n - 1
+        case MultiDiscrete(start=low, nvec=nvec):
+            return low, low + nvec - 1
+        case MultiBinary():
+            return 0, 1
+    return None
 
 
 def _check_exactly(arrays: Mapping[str, Array], expected: Expected) -> None:

@@ -18,10 +18,11 @@ from clusterenv.host.events import (
     Lost,
     PullWanted,
     Rows,
+    Stuck,
     Values,
     WorkerWarned,
 )
-from clusterenv.host.host import Host
+from clusterenv.host.host import LocalHost
 from clusterenv.host.workers import Workers
 from clusterenv.policies.copy import Received
 from clusterenv.protocol.fragments import FragmentPart
@@ -30,6 +31,7 @@ from clusterenv.protocol.requests import Request, Step
 from clusterenv.protocol.worker_status import WorkerStatus
 from clusterenv.surroundings import settle
 from clusterenv.sync.rules import EVALUATION
+from clusterenv.wire.compression import BEST, common_to
 from clusterenv.wire.gathering import Gathering
 from clusterenv.wire.host_socket import HostSocket
 from clusterenv.wire.messages import (
@@ -46,15 +48,20 @@ from clusterenv.wire.messages import (
     Ready,
     Refused,
     RequestFailed,
-    Staff,
+    StaffReport,
     ValuesMade,
     Warned,
     Weights,
     WorkerLost,
-    WorkerState,
+    WorkerReport,
+    WorkerStuck,
 )
+from clusterenv.wire.observation_codec import ObservationCodec
+from clusterenv.wire.rate_limits import Allowance
 
 _POLL_S = 0.1
+_MOST_WARNINGS_AT_ONCE = 1_000
+_WARNINGS_PER_SECOND = 50.0
 
 
 class Service:
@@ -63,7 +70,7 @@ class Service:
     def __init__(self, name: str, socket: HostSocket, workers: Workers) -> None:
         self._name, self._socket, self._workers = name, socket, workers
         self._building: Building | None = None
-        self._host: Host | None = None
+        self._host: LocalHost | None = None
         self._gathering: Gathering | None = None
         self._epoch = 0
         self._is_ready = False
@@ -73,9 +80,11 @@ class Service:
         self.leaving = ""
         """Why this host has to end soon; may be set by a signal handler."""
         self._grace_s: float | None = None
+        self._warnings = Allowance("warnings", _MOST_WARNINGS_AT_ONCE, _WARNINGS_PER_SECOND)
         self._poller = zmq.Poller()
         self._poller.register(socket.socket, zmq.POLLIN)
-        self._poller.register(workers.inbox.bell.fd, zmq.POLLIN)
+        inbox = workers.inbox
+        self._poller.register(inbox.bell.fd, zmq.POLLIN)
 
     def run(self) -> float:
         """Serve; gives how long the envs may take to close."""
@@ -123,8 +132,8 @@ class Service:
                 self._abandon(epoch)
                 self._host, self._is_ready = None, False
                 self._building = Building(self._workers, plan)
-            case LayOut(spaces=spaces):
-                self._lay_out(spaces)
+            case LayOut(spaces=spaces, compression=compression):
+                self._lay_out(spaces, ObservationCodec(common_to(compression, BEST)))
             case Close(grace_s=grace_s):
                 self._grace_s = grace_s
             case Refused(reason=reason):
@@ -136,7 +145,7 @@ class Service:
             self._host.abandon()
             self._gathering.forget(epoch)
 
-    def _lay_out(self, spaces: Any) -> None:
+    def _lay_out(self, spaces: Any, codec: ObservationCodec) -> None:
         building = self._building
         if building is None or not building.is_done:
             return  # of an earlier deal
@@ -145,10 +154,10 @@ class Service:
         settle(plan.search_path, plan.working_directory)
         rule = pickle.loads(plan.sync_rule)
         ready: list[int] = []
-        self._host = Host(
+        self._host = LocalHost(
             self._name, self._workers, building.plan, spaces, rule, ready, queues_ahead=False
         )
-        self._gathering = Gathering(self._host, ready, self._socket, self._epoch)
+        self._gathering = Gathering(self._host, ready, self._socket, self._epoch, codec)
         self._building = None
 
     def _ask(self, request: Any) -> None:
@@ -204,6 +213,8 @@ class Service:
             self._building = None
             self._socket.send(CannotStart(str(error), error.raised, error.where))
         except (StartupError, OSError) as error:
+            if self._host is not None:
+                raise
             self._building = None
             self._socket.send(CannotStart(str(error)))
 
@@ -212,18 +223,26 @@ class Service:
             return
         building.hear()
         for worker, category, text in building.take_warnings():
-            self._socket.send(Warned(worker, category, text))
+            self._warn(worker, category, text)
+        for stuck in building.find_stuck():
+            self._socket.send(WorkerStuck(stuck.worker, stuck.text))
         if building.is_done:
             self._socket.send(Built(self._epoch, tuple(building.descriptions)))
 
-    def _tell_ready(self, host: Host) -> None:
-        if not self._is_ready and host.is_ready:
-            self._is_ready = True
-            self._socket.send(Ready(self._epoch))
+    def _warn(self, worker: str, category: str, text: str) -> None:
+        # An env may warn in every step: the head would cut off whoever passes all of it on.
+        if self._warnings.allows(self._name, time.monotonic()):
+            self._socket.send(Warned(worker, category, text))
+
+    def _tell_ready(self, host: LocalHost) -> None:
+        # Before Ready: whoever knows that a host is ready can say who its workers are.
         if self._workers.num_changes != self._num_changes:
             self._num_changes = self._workers.num_changes
             staff = tuple(_state_of(worker) for worker in host.workers)
-            self._socket.send(Staff(staff))
+            self._socket.send(StaffReport(staff))
+        if not self._is_ready and host.is_ready:
+            self._is_ready = True
+            self._socket.send(Ready(self._epoch))
 
     def _tell(self, events: Iterable[Event]) -> None:
         gathering, epoch = self._gathering, self._epoch
@@ -242,25 +261,41 @@ class Service:
                     failed = RequestFailed(epoch, request.request, tuple(slots), raised, where)
                     self._socket.send(failed)
                 case WorkerWarned(worker=worker, category=category, text=text):
-                    self._socket.send(Warned(worker, category, text))
+                    self._warn(worker, category, text)
+                case Stuck(worker=worker, text=text):
+                    self._socket.send(WorkerStuck(worker, text))
                 case Lost():
+                    # Rows that were answered before the loss are told before it.
+                    gathering.let_go(event.slots)
+                    gathering.send()
                     for one in event.voided:
                         gathering.count_off(one.request, one.slots)
-                    voided = tuple((one.request.request, one.slots) for one in event.voided)
-                    lost = WorkerLost(
-                        epoch, event.slots, event.reason, event.obituary, voided, event.error
-                    )
-                    self._socket.send(lost)
+                    self._socket.send(_loss(epoch, event))
                 case PullWanted():
                     self._pulled_at = time.monotonic()
-                    wanted = event
-                    pull = Pull(wanted.policy_id, wanted.held, wanted.cause, wanted.threshold)
+                    held, version = event.held, event.version
+                    pull = Pull(event.policy_id, held, event.cause, event.threshold, version)
                     self._socket.send(pull)
         gathering.send()
 
 
-def _state_of(status: WorkerStatus) -> WorkerState:
-    return WorkerState(
+def _loss(epoch: int, lost: Lost) -> WorkerLost:
+    voided = tuple((one.request.request, one.slots) for one in lost.voided)
+    return WorkerLost(
+        epoch,
+        lost.slots,
+        lost.reason,
+        lost.obituary,
+        voided,
+        lost.error,
+        lost.who,
+        lost.slot,
+        lost.in_vain,
+    )
+
+
+def _state_of(status: WorkerStatus) -> WorkerReport:
+    return WorkerReport(
         status.name,
         status.pid,
         status.state,

@@ -18,8 +18,9 @@ from clusterenv.policies.copy import PolicyCopy
 from clusterenv.protocol.policies import TakePolicy
 from clusterenv.protocol.requests import Evaluate
 from clusterenv.worker.evaluator import Evaluator
+from clusterenv.worker.info_record import InfoRecord
 from clusterenv.worker.rows import Outcome
-from clusterenv.worker.sampler import Sampler
+from clusterenv.worker.sampler import Sampler, always
 from clusterenv.worker.stepper import Stepper
 from clusterenv.worker.translator import Translator
 
@@ -34,7 +35,8 @@ class Workplace:
     action_space: Space[Any]
     weights: WeightStore
     evaluation_weights: WeightStore
-    build_more_envs: Callable[[], Stepper]
+    build_more_envs: Callable[[bytes], Stepper]
+    """From a pickled backend; if that is empty, such as are there."""
     made_progress: Callable[[], None]
     """To be called now and then within a long request, which would else count as hung."""
     times: PartTimes
@@ -49,9 +51,11 @@ class Acting:
         self._copy: PolicyCopy | None = None
         self._spare: PolicyCopy | None = None
         self._policy_id = 0
+        self._acted_last = 0
         self._sampler: Sampler | None = None
         self._seed = 0
         self._evaluator: Evaluator | None = None
+        self._evaluated_in = b""
 
     @cached_property
     def _translator(self) -> Translator:
@@ -62,60 +66,88 @@ class Acting:
         """The policy that requests will be about; it is unpickled when the first one comes."""
         self._introduced = policy
 
-    def episodes_restarted(self, run_seed: int) -> None:
-        """All envs of the worker were reset."""
+    def episodes_restarted(self, slots: tuple[int, ...], run_seed: int) -> None:
+        """These slots were reset, all of the worker or some."""
         self._seed = run_seed
         if self._sampler is not None:
-            self._sampler.start(self._seed)
+            self._sampler.start(slots, run_seed)
 
-    def act(self, current: Outcome) -> tuple[Any, dict[str, Any]]:
-        """An action for each env, and what ``step(policy)`` says about them in its infos."""
+    def act(self, newest: list[Array], slots: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:
+        """An action for each of ``slots``, and what ``step(policy)`` says about them in its infos.
+
+        ``newest`` has their observations, an array per leaf.
+        """
         copy, sampler = self._ready()
-        acted = sampler.act(copy.policy, current)
-        version = np.full(len(self._place.slots), copy.version)
+        acted = sampler.act(copy.policy, newest, slots)
+        version = np.full(len(slots), copy.version)
         said = {"action": acted.actions, "version": version, **acted.outputs}
         return self._translator.rows_of(acted.actions), said
 
-    def note_ends(self, outcome: Outcome) -> None:
+    def note_ends(self, slots: tuple[int, ...], outcome: Outcome) -> None:
         """Forget the recurrent state of episodes that have ended."""
-        if self._sampler is not None:
-            ended = np.flatnonzero(np.logical_or(outcome.terminated, outcome.truncated))
-            self._sampler.forget(ended.tolist())
+        ended = np.flatnonzero(np.logical_or(outcome.terminated, outcome.truncated))
+        self.forget([slots[row] for row in ended.tolist()])
 
-    def collect(self, current: Outcome, num_steps: int) -> tuple[int, dict[str, Array], Outcome]:
-        """A fragment: the version that acted, named arrays, and where the envs are then."""
-        copy, sampler = self._ready()
-        arrays, current = sampler.collect(copy.policy, current, num_steps)
-        return copy.version, arrays, current
+    def forget(self, slots: list[int]) -> None:
+        """Forget the recurrent state of these slots."""
+        if slots and self._sampler is not None:
+            self._sampler.forget(slots)
 
-    def evaluate(self, message: Evaluate) -> list[Any]:
-        """Returns and lengths of so many episodes per slot, played in envs of their own."""
+    def collect(
+        self,
+        newest: list[Array],
+        num_steps: int,
+        record: InfoRecord | None = None,
+        is_wanted: Callable[[], bool] = always,
+        version: int = 0,
+    ) -> tuple[int, dict[str, Array] | None, list[Array]]:
+        """A fragment: the version that acted, named arrays (None if they are not wanted any more),
+        and where the envs are then. ``version`` acts if the host has it, else the newest."""
+        copy, sampler = self._ready(version)
+        arrays, last = sampler.collect(copy.policy, newest, num_steps, record, is_wanted)
+        return copy.version, arrays, last
+
+    def evaluate(
+        self, message: Evaluate, is_wanted: Callable[[], bool] = always
+    ) -> list[Any] | None:
+        """Returns and lengths of so many episodes per slot, played in envs of their own; None if
+        they are not wanted any more."""
         self._take_policy()
         assert self._spare is not None
         self._load(self._spare, self._place.evaluation_weights)
-        place = self._place
-        if self._evaluator is None:
-            self._evaluator = Evaluator(
-                place.build_more_envs(),
-                place.slots,
-                self._translator,
-                place.made_progress,
-                place.times,
-            )
+        evaluator = self._evaluator_in(message.backend)
         seed, deterministic = message.seed, message.deterministic
-        return self._evaluator.run(self._spare.policy, message.episodes, seed, deterministic)
+        policy, episodes = self._spare.policy, message.episodes
+        return evaluator.run(policy, episodes, seed, deterministic, is_wanted)
+
+    def _evaluator_in(self, backend: bytes) -> Evaluator:
+        """Plays in envs of this backend; they are kept for the next time."""
+        place = self._place
+        if self._evaluator is not None and backend != self._evaluated_in:
+            self._evaluator.close()
+            self._evaluator = None
+        if self._evaluator is None:
+            envs, self._evaluated_in = place.build_more_envs(backend), backend
+            self._evaluator = Evaluator(
+                envs, place.slots, self._translator, place.made_progress, place.times
+            )
+        return self._evaluator
 
     def close(self) -> None:
         """Close the envs that were built for evaluation."""
         if self._evaluator is not None:
             self._evaluator.close()
 
-    def _ready(self) -> tuple[PolicyCopy, Sampler]:
+    def _ready(self, version: int = 0) -> tuple[PolicyCopy, Sampler]:
         """The policy copy to act with, holding what the host has for it."""
         self._take_policy()
         assert self._copy is not None
         assert self._sampler is not None
-        self._load(self._copy, self._place.weights)
+        self._load(self._copy, self._place.weights, version)
+        if self._acted_last != self._policy_id:
+            # It does not know the recurrent state of the policy before.
+            self._acted_last = self._policy_id
+            self._sampler.forget_all()
         return self._copy, self._sampler
 
     def _take_policy(self) -> None:
@@ -132,14 +164,17 @@ class Acting:
             self._sampler = Sampler(
                 place.stepper, place.slots, translator, place.made_progress, place.times
             )
-            self._sampler.start(self._seed)
+            self._sampler.start(place.slots, self._seed)
 
-    def _load(self, copy: PolicyCopy, store: WeightStore) -> None:
-        """Change over to what the host has put into ``store`` since."""
-        self._place.times.begin(PULL)
-        if (newer := store.take(self._policy_id, copy.version)) is not None:
-            copy.take(*newer)
-        self._place.times.begin(OTHER)
+    def _load(self, copy: PolicyCopy, store: WeightStore, version: int = 0) -> None:
+        """Change over to what the host has put into ``store`` since; or to ``version`` of it."""
+        times = self._place.times
+        times.begin(PULL)
+        if not version or version > copy.version:
+            newer = store.take(self._policy_id, copy.version, version)
+            if newer is not None:
+                copy.take(*newer)
+        times.begin(OTHER)
         if copy.version == 0:
             # What it was pickled with is no version that anybody published.
             raise RuntimeError("the host has no weights of this policy")

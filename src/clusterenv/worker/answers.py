@@ -1,4 +1,4 @@
-"""How a worker answers a message; calls without one are answered in :mod:`called_steps`."""
+"""How a worker answers a message; calls without one are answered in ``called_steps.py``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ class Answers:
         """What stepping or resetting these slots gave."""
         self.rows.write(request, slots, outcome)
         self._line.send(self.rows.rest(request, outcome))
+        self.rows.keep()
+
+    def give_some(self, request: int, slots: tuple[int, ...], outcome: Outcome) -> None:
+        """As :meth:`give`, of some slots of a request; the others follow."""
+        self.rows.write(request, slots, outcome)
+        reply = self.rows.rest(request, outcome)
+        reply.slots = slots
+        self._line.send(reply)
         self.rows.keep()
 
     def give_acted(

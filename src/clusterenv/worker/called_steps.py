@@ -20,7 +20,8 @@ class CalledSteps:
     def __init__(
         self, line: WorkerEnd, shared: SharedRows, worker: int, rows: RowWriter, stepper: Stepper
     ) -> None:
-        self._line, self._shared, self._worker = line, shared, worker
+        self._line, self._worker = line, worker
+        self._flags, self._part_flags = shared.flags, shared.part_flags
         self._rows, self._stepper, self._times = rows, stepper, line.mailbox.times
 
     def answer(self, call: StepCall | PartCall, slots: tuple[int, ...]) -> Outcome:
@@ -56,6 +57,5 @@ class CalledSteps:
     def _raise_flag(self, call: StepCall | PartCall, says_more: bool) -> bool:
         """Whether the host is to be woken."""
         if isinstance(call, StepCall):
-            return self._shared.flags.put(self._worker, call.request, says_more)
-        flags = self._shared.part_flags
-        return flags.put(self._worker, call.number, call.request, says_more)
+            return self._flags.put(self._worker, call.request, says_more)
+        return self._part_flags.put(self._worker, call.number, call.request, says_more)

@@ -9,10 +9,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from clusterenv.plain.spaces import space_to_plain
 from clusterenv.plain.values import pack
+from clusterenv.worker.engine_calls import device_engine
 
 
-def check_autoreset_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode) -> None:
-    """ValueError if a ready VectorEnv does not reset as the user asked."""
+def settle_autoreset_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode) -> None:
+    """Let a ready VectorEnv reset as the user asked; ValueError if it only knows another way."""
+    engine = device_engine(env)
+    if engine is not None:
+        engine.choose_autoreset_mode(mode)
     own = env.metadata.get("autoreset_mode")
     if own is not None and AutoresetMode(own) is not mode:
         raise ValueError(
@@ -45,7 +49,7 @@ def describe_vector(env: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
 
 def _spaces_to_plain(spaces: list[gymnasium.Space[Any]]) -> list[Any]:
     """One description if all are equal, else one per slot."""
-    if all(space == spaces[0] for space in spaces[1:]):
+    if all(space is spaces[0] or space == spaces[0] for space in spaces[1:]):
         spaces = spaces[:1]
     return [space_to_plain(space) for space in spaces]
 

@@ -9,8 +9,10 @@ import numpy as np
 
 from clusterenv.memory.part_times import ENV, INFERENCE, OTHER, PartTimes
 from clusterenv.policies import recurrent
-from clusterenv.policies.base import Policy
+from clusterenv.policies.base import Policy, acts_on_device
 from clusterenv.randomness import SlotRandom
+from clusterenv.worker.not_a_number import refuse_nan_actions, refuse_nan_outputs
+from clusterenv.worker.sampler import always
 from clusterenv.worker.stepper import Stepper, UserCodeError
 from clusterenv.worker.translator import Translator
 
@@ -32,9 +34,15 @@ class Evaluator:
         self._made_progress, self._times = made_progress, times
 
     def run(
-        self, policy: Policy, episodes: Sequence[int], seed: int, deterministic: bool
-    ) -> list[list[Episode]]:
-        """(return, length) of ``episodes[i]`` episodes of the i-th slot."""
+        self,
+        policy: Policy,
+        episodes: Sequence[int],
+        seed: int,
+        deterministic: bool,
+        is_wanted: Callable[[], bool] = always,
+    ) -> list[list[Episode]] | None:
+        """(return, length) of ``episodes[i]`` episodes of the i-th slot; None as soon as nobody
+        wants to know any more."""
         count = len(self._slots)
         results: list[list[Episode]] = [[] for _ in self._slots]
         rng, times = SlotRandom(seed, self._slots), self._times
@@ -47,11 +55,14 @@ class Evaluator:
             rng.go_to(step)
             step += 1
             times.begin(INFERENCE)
-            observations = self._translator.observe(current, count)
+            observations = self._translator.observe(current, count, acts_on_device(policy))
             try:
                 acted = policy.act(observations, state, None if deterministic else rng)
             except Exception as error:
                 raise UserCodeError(None) from error
+            refuse_nan_actions(acted, self._translator.real_actions, self._slots)
+            if "log_prob" in acted.outputs:
+                refuse_nan_outputs("log_prob", acted.outputs["log_prob"], self._slots)
             actions = self._translator.rows_of(acted.actions)
             times.begin(ENV)
             current = self._stepper.step_for_rollout(self._slots, actions)
@@ -65,6 +76,8 @@ class Evaluator:
                     results[row].append((float(returns[row]), int(lengths[row])))
             returns[ended], lengths[ended] = 0.0, 0
             state = recurrent.forget_rows(acted.state, ended)
+            if not is_wanted():
+                return None
         return results
 
     def close(self) -> None:

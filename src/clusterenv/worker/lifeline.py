@@ -1,12 +1,14 @@
 """Ends a worker whose host is gone, and one whose env hangs, even while env code runs.
 
-A thread does it. Where env code holds the GIL and the thread cannot run, the kernel ends the
-process when the host's end of standard input closes, and faulthandler's C thread, which this one
-re-arms, dumps the stacks and ends it when it hangs.
+A thread does it. Long before a hang is too long, it shows the stacks in the log, and the host tells
+the user. Where env code holds the GIL and the thread cannot run, the kernel ends the process when
+the host's end of standard input closes; faulthandler's C thread, which this one re-arms, shows the
+stacks; and a timer of the kernel's ends the process when it hangs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import select
@@ -16,30 +18,78 @@ import threading
 import time
 
 from clusterenv.lifelines import EXIT_HOST_GONE, leads_its_group
-from clusterenv.worker.worker import Deadlines
+from clusterenv.memory.mailbox import Mailbox
+from clusterenv.memory.pulse import STACKS_FOLLOW
+from clusterenv.strays import StrayWatch
+from clusterenv.worker.deadlines import Deadlines
+from clusterenv.worker.kill_timer import KillTimer
 
 EXIT_HUNG = 72
 _TICK_S = 0.5
+_HOST_MAY_END_IT_S = 5.0
 
 
 class Lifeline(threading.Thread):
-    """Watches the host's end of our standard input, and the worker's progress."""
+    """Watches the host's end of our standard input, and the worker's progress.
 
-    def __init__(self, deadlines: Deadlines) -> None:
+    Args:
+        deadlines: Until when the worker has to be done with what it does.
+        mailbox: Where the host looks for signs of life, and where the current slot is noted.
+        slow_warning_s: After so long without progress the stacks are shown.
+    """
+
+    def __init__(self, deadlines: Deadlines, mailbox: Mailbox, slow_warning_s: float) -> None:
         super().__init__(name="lifeline", daemon=True)
-        self._deadlines = deadlines
+        self._deadlines, self._patience_s = deadlines, slow_warning_s
+        self._mailbox, self._pulse = mailbox, mailbox.pulse
         self._parent = os.getppid()
+        self._strays = StrayWatch()
+        self._slot, self._moved_at = 0, 0.0
+        self._shown_since, self._num_stacks = 0.0, 0
+        self._killer: KillTimer | None = None
+        with contextlib.suppress(OSError, AttributeError):
+            self._killer = KillTimer()
 
     def run(self) -> None:
         """Tick until something ends the process."""
         while True:
-            faulthandler.dump_traceback_later(self._allowed_s() + _TICK_S, exit=True)
+            self._beat(time.monotonic())
+            self._arm(self._allowed_s() + _TICK_S)
             readable, _, _ = select.select([0], [], [], _TICK_S)
             if readable and not os.read(0, 4096):
                 _end("the host is gone: standard input was closed", EXIT_HOST_GONE)
             if os.getppid() != self._parent:
                 _end("the process that started this worker is gone", EXIT_HOST_GONE)
             self._check_progress()
+            self._strays.look(time.monotonic())
+
+    def _arm(self, allowed_s: float) -> None:
+        """Should this thread not run any more: show the stacks, and end the process in the end."""
+        patience_s = self._patience_s + _TICK_S
+        if self._killer is None or patience_s >= allowed_s:
+            faulthandler.dump_traceback_later(allowed_s, exit=True, file=2)
+        else:
+            faulthandler.dump_traceback_later(patience_s, file=2)
+        if self._killer is not None:
+            # The host ends it first, if there is one.
+            self._killer.put_off(allowed_s + _HOST_MAY_END_IT_S)
+
+    def _beat(self, now: float) -> None:
+        """Tell the host that this worker lives, and show the stacks if it makes no progress."""
+        slot, since = self._mailbox.current_slot, self._deadlines.since
+        if slot != self._slot:
+            self._slot, self._moved_at = slot, now
+        # Many slow envs, one after the other, are not stuck.
+        since = None if since is None else max(since, self._moved_at)
+        if since not in (None, self._shown_since) and now - since > self._patience_s:
+            self._shown_since = since
+            # Where this is how long things take here, it need not be told each time.
+            self._patience_s *= 2
+            self._num_stacks += 1
+            with contextlib.suppress(OSError):
+                os.write(2, f"\n{STACKS_FOLLOW} {now - since:.0f} s\n".encode())
+            faulthandler.dump_traceback(file=2, all_threads=True)
+        self._pulse.beat(now, since, self._num_stacks)
 
     def _allowed_s(self) -> float:
         """How long the GIL may be held: as long as the worker may take for what it does now."""
@@ -50,7 +100,7 @@ class Lifeline(threading.Thread):
     def _check_progress(self) -> None:
         limits, deadline = self._deadlines, self._deadlines.deadline
         if deadline is not None and time.monotonic() > deadline:
-            faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+            faulthandler.dump_traceback(file=2, all_threads=True)
             _end(
                 f"no progress within step_timeout_s={limits.step_timeout_s:g} "
                 f"(startup_timeout_s={limits.startup_timeout_s:g} while building envs)",

@@ -13,8 +13,10 @@ import msgspec
 
 from clusterenv.lifelines import end_with_input
 from clusterenv.memory.line import Descriptors, WorkerEnd
+from clusterenv.memory.segments import kept_from_children
+from clusterenv.worker.deadlines import Deadlines
 from clusterenv.worker.lifeline import Lifeline
-from clusterenv.worker.worker import Deadlines, Worker
+from clusterenv.worker.loop import WorkerLoop
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -23,6 +25,7 @@ class Start(msgspec.Struct, frozen=True):
     descriptors: Descriptors
     step_timeout_s: float
     startup_timeout_s: float
+    slow_warning_s: float = 30.0
     heeds_signals: bool = True
     """Whether it is to leave when it is told to by a signal; otherwise these are its host's."""
 
@@ -33,8 +36,17 @@ class Start(msgspec.Struct, frozen=True):
 
 def main() -> NoReturn:
     """Work until the host says Close, and end."""
+    with kept_from_children():
+        _work()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not `return`: env libraries may leave threads that would keep the interpreter alive.
+    os._exit(0)
+
+
+def _work() -> None:
     faulthandler.enable()
-    os.environ["CLUSTERENV_WORKER"] = "1"
+    os.environ["CLUSTERENV_WORKER"] = "0"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(AttributeError, OSError):
         # A worker that is woken must not push the head aside before it has woken the others.
@@ -44,7 +56,8 @@ def main() -> NoReturn:
     # Standard input is the lifeline now; env code that asks for input gets end of file.
     sys.stdin = open(os.devnull)  # noqa: SIM115
     deadlines = Deadlines(start.step_timeout_s, start.startup_timeout_s)
-    worker = Worker(WorkerEnd(start.descriptors), deadlines)
+    line = WorkerEnd(start.descriptors)
+    worker = WorkerLoop(line, deadlines)
     worker.forward_warnings()
     if start.heeds_signals:
         worker.leave_on(signal.SIGTERM, signal.SIGUSR1)
@@ -52,12 +65,8 @@ def main() -> NoReturn:
         for number in (signal.SIGTERM, signal.SIGUSR1):
             # Not SIG_IGN, which would be passed on to what envs start.
             signal.signal(number, lambda *_: None)
-    Lifeline(deadlines).start()
+    Lifeline(deadlines, line.mailbox, start.slow_warning_s).start()
     worker.run()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not `return`: env libraries may leave threads that would keep the interpreter alive.
-    os._exit(0)
 
 
 def _read_line(fd: int) -> bytes:

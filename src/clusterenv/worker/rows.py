@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from clusterenv.arrays import Array
 from clusterenv.memory.shared_rows import RowRange, SharedRows
+from clusterenv.plain.batched_infos import BatchedInfos
 from clusterenv.plain.infos import pack_infos
 from clusterenv.plain.spaces import Leaf
 from clusterenv.plain.values import pack
@@ -24,19 +26,36 @@ class Outcome:
     """What stepping or resetting some slots gave.
 
     ``observations`` has one observation per slot, or is a batched observation.
-    ``infos`` may name a slot twice; the head adds them in this order.
+    ``infos`` may name a slot twice; the head adds them in this order. A VectorEnv's are arrays.
     """
 
     observations: Any
     rewards: Sequence[Any] | Array
     terminated: Sequence[bool] | Array
     truncated: Sequence[bool] | Array
-    infos: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    infos: list[tuple[int, dict[str, Any]]] | BatchedInfos = field(default_factory=list)
     batched: bool = False
     none_ended: bool = False
     """Known already: not one of the flags is set."""
     landed: bool = False
     """All columns are in the arrays that they were to go to."""
+    finals: dict[int, Any] | None = None
+    """By slot, the last observations of the episodes that ended, where a VectorEnv was stepped."""
+    on_device: Any = None
+    """The observations as they are on the engine's device, where it has one."""
+
+    def final_observations(self, row_of: Mapping[int, int]) -> Iterator[tuple[int, Any]]:
+        """Slot and last observation of each episode that ended; ``row_of`` has the rows of slots.
+
+        What an env says under this name while its episode goes on is an info of its own.
+        """
+        if self.finals is not None or isinstance(self.infos, BatchedInfos):
+            yield from (self.finals or {}).items()
+            return
+        for slot, info in self.infos:
+            row = row_of[slot]
+            if "final_obs" in info and (self.terminated[row] or self.truncated[row]):
+                yield slot, info["final_obs"]
 
     def column(self, leaf: Leaf) -> Any:
         """The values of one leaf, one per slot."""
@@ -59,12 +78,15 @@ class Landing:
         self.observations, self.rewards = observations, rewards
         self.terminated, self.truncated = terminated, truncated
         self.dtype, self.shape = observations.dtype, leaf.shape
-        self.rows = list(observations)
-        """A view of each row: to find one in the array each time costs as much as to fill it."""
-        self._leaf = leaf
+        self.leaf = leaf
         self.outcome = Outcome(
             observations, rewards, terminated, truncated, batched=True, landed=True
         )
+
+    @cached_property
+    def rows(self) -> list[Array]:
+        """A view of each row: to find one in the array each time costs as much as to fill it."""
+        return list(self.observations)
 
     @staticmethod
     def is_possible(leaves: Sequence[Leaf]) -> bool:
@@ -82,7 +104,7 @@ class Landing:
 
     def put(self, row: int, observation: Any) -> None:
         """One that is not quite as it should be: copy it, or say why it does not fit."""
-        fill(self.observations[row : row + 1], [observation], self._leaf)
+        fill(self.observations[row : row + 1], [observation], self.leaf)
 
 
 class RowWriter:

@@ -12,11 +12,18 @@ from clusterenv.arrays import Array
 from clusterenv.distributions import Distribution
 from clusterenv.memory.part_times import ENV, INFERENCE, SERIALISE, PartTimes
 from clusterenv.policies import recurrent
-from clusterenv.policies.base import Acted, Policy
+from clusterenv.policies.base import Acted, Policy, acts_on_device
 from clusterenv.randomness import SlotRandom
+from clusterenv.worker.info_record import InfoRecord
+from clusterenv.worker.not_a_number import LOOKED_AT, refuse_nan_actions, refuse_nan_outputs
 from clusterenv.worker.rows import Landing, Outcome, fill_flags
 from clusterenv.worker.stepper import Stepper, UserCodeError
 from clusterenv.worker.translator import Translator
+
+
+def always() -> bool:
+    """Nobody gives up on what was asked."""
+    return True
 
 
 @dataclass(frozen=True)
@@ -49,39 +56,70 @@ class Sampler:
         self._state: Any = None
         self._returns, self._lengths = np.zeros(len(slots)), np.zeros(len(slots), np.int64)
 
-    def start(self, seed: int) -> None:
-        """The envs were reset: new episodes everywhere, random numbers from the beginning."""
-        self._rng = SlotRandom(seed, self._slots)
-        self._step = 0
-        self._state = None
-        self._returns[:], self._lengths[:] = 0.0, 0
+    def start(self, slots: Sequence[int], seed: int) -> None:
+        """These slots were reset: new episodes, and random numbers from the beginning.
 
-    def act(self, policy: Policy, current: Outcome) -> Acted:
-        """One action for each slot, from where the envs are."""
+        Where others go on, so do the random numbers, unless the seed is another.
+        """
+        columns = [self._column[slot] for slot in slots]
+        self._returns[columns], self._lengths[columns] = 0.0, 0
+        are_all = len(columns) == len(self._slots)
+        self._state = None if are_all else recurrent.forget_rows(self._state, columns)
+        if are_all or seed != self._rng.seed:
+            self._rng, self._step = SlotRandom(seed, self._slots), 0
+
+    def act(self, policy: Policy, newest: list[Array], slots: Sequence[int]) -> Acted:
+        """One action for each of ``slots``, whose observations are ``newest``."""
         self._times.begin(INFERENCE)
-        return self._act(policy, self._translator.observe(current, len(self._slots)))
+        observations = self._translator.join([leaf.copy() for leaf in newest])
+        if len(slots) == len(self._slots):
+            acted = self._act(policy, observations)
+        else:
+            acted = self._act_for_some(policy, observations, slots)
+        for name in [name for name in LOOKED_AT if name in acted.outputs]:
+            refuse_nan_outputs(name, acted.outputs[name], slots)
+        return acted
 
-    def forget(self, ended: Sequence[int]) -> None:
-        """The episodes of these columns have ended."""
-        self._state = recurrent.forget_rows(self._state, ended)
+    def forget(self, slots: Sequence[int]) -> None:
+        """The episodes of these slots have ended."""
+        columns = [self._column[slot] for slot in slots]
+        self._state = recurrent.forget_rows(self._state, columns)
+
+    def forget_all(self) -> None:
+        """No state is known: another policy acts from now on."""
+        self._state = None
 
     def collect(
-        self, policy: Policy, current: Outcome, num_steps: int
-    ) -> tuple[dict[str, Array], Outcome]:
-        """``num_steps`` steps from ``current`` on: named arrays, and where the envs are then."""
+        self,
+        policy: Policy,
+        newest: list[Array],
+        num_steps: int,
+        record: InfoRecord | None = None,
+        is_wanted: Callable[[], bool] = always,
+    ) -> tuple[dict[str, Array] | None, list[Array]]:
+        """``num_steps`` steps from ``newest`` on: named arrays, and where the envs are then.
+
+        What the envs say goes to ``record``, if there is one. None, and where the envs are after
+        the last step, as soon as it is not wanted any more.
+        """
         translator, count, times = self._translator, len(self._slots), self._times
         is_timed, lands = times.is_on, Landing.is_possible(translator.leaves)
+        on_device, device_rows = acts_on_device(policy), None
         times.begin(SERIALISE)
         observations = translator.empty(num_steps + 1, count)
         rewards = np.empty((num_steps, count))
         terminated, truncated = np.empty((2, num_steps, count), np.bool_)
         first_state, acts, finals = self._state, [], []
-        translator.put([array[0] for array in observations], current)
+        for array, leaf in zip(observations, newest, strict=True):
+            array[0] = leaf
         for t in range(num_steps):
             if is_timed:
                 times.begin(INFERENCE)
-            # Copies: a policy may write to what it is given, and the record must not change.
-            acted = self._act(policy, translator.join([array[t].copy() for array in observations]))
+            observed = device_rows
+            if observed is None:
+                # Copies: a policy may write to what it is given, and the record must not change.
+                observed = translator.join([array[t].copy() for array in observations])
+            acted = self._act(policy, observed)
             if is_timed:
                 times.begin(SERIALISE)
             actions, targets = translator.rows_of(acted.actions), [a[t + 1] for a in observations]
@@ -91,6 +129,7 @@ class Sampler:
             if is_timed:
                 times.begin(ENV)
             current = self._stepper.step_for_rollout(self._slots, actions, landing)
+            device_rows = current.on_device if on_device else None
             if is_timed:
                 times.begin(SERIALISE)
             if not current.landed:
@@ -98,47 +137,71 @@ class Sampler:
                 fill_flags(*columns, current)
             self._made_progress()
             acts.append(acted)
+            if record is not None and current.infos:
+                record.add(t, current)
             if not current.none_ended:
                 finals += self._ends(t, current)
+            if not is_wanted():
+                # Episodes that go on keep their returns so far.
+                self._episodes(finals, rewards[: t + 1])
+                return None, targets
         arrays = {f"observations/{index}": array for index, array in enumerate(observations)}
         arrays |= {"rewards": rewards, "terminated": terminated, "truncated": truncated}
         arrays |= self._stack_acts(acts)
         arrays |= recurrent.named_arrays(first_state, acts[0].state)
         arrays |= self._table(finals, rewards)
+        if record is not None:
+            arrays |= record.arrays(num_steps)
         if "value" in acts[0].outputs:
-            last = translator.join([array[-1] for array in observations])
-            times.begin(INFERENCE)
-            arrays |= self._values(policy, last, finals)
-            times.begin(SERIALISE)
-        return arrays, current
+            arrays |= self._last_values(policy, observations, finals)
+        return arrays, [array[-1] for array in observations]
+
+    def _last_values(
+        self, policy: Policy, observations: list[Array], finals: list[_Final]
+    ) -> dict[str, Array]:
+        last = self._translator.join([array[-1] for array in observations])
+        self._times.begin(INFERENCE)
+        values = self._values(policy, last, finals)
+        self._times.begin(SERIALISE)
+        return values
 
     def _act(self, policy: Policy, observations: Any) -> Acted:
-        self._rng.go_to(self._step)
+        acted = self._ask(policy, observations, self._state, self._rng, self._slots)
+        self._state = acted.state
+        return acted
+
+    def _act_for_some(self, policy: Policy, observations: Any, slots: Sequence[int]) -> Acted:
+        """The other slots were lost, or start over while these step."""
+        columns = [self._column[slot] for slot in slots]
+        state = recurrent.rows_of(self._state, columns)
+        rng = SlotRandom(self._rng.seed, slots)
+        acted = self._ask(policy, observations, state, rng, slots)
+        self._state = recurrent.put_rows(self._state, columns, acted.state, len(self._slots))
+        return acted
+
+    def _ask(
+        self, policy: Policy, observations: Any, state: Any, rng: SlotRandom, slots: Sequence[int]
+    ) -> Acted:
+        rng.go_to(self._step)
         try:
-            acted = policy.act(observations, self._state, self._rng)
+            acted = policy.act(observations, state, rng)
         except Exception as error:
             raise UserCodeError(None) from error
         if policy is not self._checked:
-            self._translator.check(acted.actions, len(self._slots))
+            self._translator.check(acted.actions, len(slots))
             self._checked = policy
+        refuse_nan_actions(acted, self._translator.real_actions, slots)
         self._step += 1
-        self._state = acted.state
         return acted
 
     def _ends(self, t: int, outcome: Outcome) -> list[_Final]:
         ends = [
-            _Final(t, slot, info["final_obs"], recurrent.row_of(self._state, self._column[slot]))
-            for slot, info in outcome.infos
-            # An env may have an info of its own that is called so.
-            if "final_obs" in info and self._has_ended(outcome, slot)
+            _Final(t, slot, observation, recurrent.row_of(self._state, self._column[slot]))
+            for slot, observation in outcome.final_observations(self._column)
         ]
         if ends:
-            self.forget([self._column[end.slot] for end in ends])
+            self.forget([end.slot for end in ends])
         return ends
-
-    def _has_ended(self, outcome: Outcome, slot: int) -> bool:
-        column = self._column[slot]
-        return bool(outcome.terminated[column] or outcome.truncated[column])
 
     def _stack_acts(self, acts: list[Acted]) -> dict[str, Array]:
         arrays = {
@@ -147,7 +210,10 @@ class Sampler:
         }
         self._translator.check_range(list(arrays.values()))
         for name in acts[0].outputs:
-            arrays[f"outputs/{name}"] = _stack([acted.outputs[name] for acted in acts])
+            array = _stack([acted.outputs[name] for acted in acts])
+            if name in LOOKED_AT:
+                refuse_nan_outputs(name, np.swapaxes(array, 0, 1), self._slots)
+            arrays[f"outputs/{name}"] = array
         return arrays | _stack_distributions([acted.distribution for acted in acts])
 
     def _table(self, finals: list[_Final], rewards: Array) -> dict[str, Array]:
@@ -181,11 +247,13 @@ class Sampler:
     def _values(self, policy: Policy, last: Any, finals: list[_Final]) -> dict[str, Array]:
         """The values of the last observations, for what the fragment cuts off."""
         values = policy.act(last, self._state, None).outputs["value"]
+        refuse_nan_outputs("value", values, self._slots)
         if not finals:
             return {"last_values": values, "finals/values": values[:0]}
         ends = self._translator.join(self._translator.stack([f.observation for f in finals]))
         states = recurrent.stack_rows([final.state for final in finals])
         ended = policy.act(ends, states, None).outputs["value"]
+        refuse_nan_outputs("value", ended, [final.slot for final in finals])
         return {"last_values": values, "finals/values": ended}
 
 

@@ -205,6 +205,7 @@ class EnvStepper:
             outcome.observations = list(outcome.observations)
         put = outcome.observations.__setitem__ if landing is None else landing.put
         # The head adds a slot's infos in this order: the final ones, then those of the reset.
+        assert isinstance(outcome.infos, list)
         all_infos, by_slot = [], dict(outcome.infos)
         for row, (observation, info) in ended.items():
             slot = slots[row]

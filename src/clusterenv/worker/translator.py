@@ -19,6 +19,8 @@ class Translator:
     def __init__(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         self._observation_space, self._action_space = observation_space, action_space
         self.leaves, self.action_leaves = leaves_of(observation_space), leaves_of(action_space)
+        self.real_actions = [leaf for leaf in self.action_leaves if _is_real(leaf.dtype)]
+        """The parts of an action that are no whole numbers."""
         self._is_plain = [leaf.path for leaf in self.leaves] == [()]
         for space, leaves in (
             (observation_space, self.leaves),
@@ -40,8 +42,10 @@ class Translator:
         """Leaves in the structure of the observation space, as a policy gets them."""
         return leaves[0] if self._is_plain else join_leaves(self._observation_space, leaves)
 
-    def observe(self, outcome: Outcome, count: int) -> Any:
-        """The observations of an outcome, as a policy gets them."""
+    def observe(self, outcome: Outcome, count: int, on_device: bool) -> Any:
+        """The observations of an outcome, as a policy gets them, which may act on a device."""
+        if on_device and outcome.on_device is not None:
+            return outcome.on_device
         leaves = self.empty(count)
         self.put(leaves, outcome)
         return self.join(leaves)
@@ -95,6 +99,10 @@ class Translator:
                     f"the policy does not fit the action space {self._action_space}: its actions "
                     f"are between {array.min()} and {array.max()}"
                 )
+
+
+def _is_real(dtype: np.dtype[Any] | None) -> bool:
+    return dtype is not None and dtype.kind == "f"
 
 
 def _fits(array: Array, dtype: np.dtype[Any] | None) -> bool:

@@ -1,53 +1,175 @@
-"""Drives a ready VectorEnv, which always steps all of a worker's slots together."""
+"""Drives a ready VectorEnv, which always steps all of a worker's slots together.
+
+What it returns as arrays stays arrays: no Python object is made per env, unless its episode ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from clusterenv.arrays import Array
+from clusterenv.plain.batched_infos import (
+    BatchedInfos,
+    Tree,
+    as_if_reset_at_once,
+    as_tree,
+    take_rows,
+)
 from clusterenv.plain.spaces import join_leaves, leaves_of
-from clusterenv.worker.rows import Landing, Outcome
+from clusterenv.worker.engine_calls import (
+    call_every_env,
+    device_engine,
+    resets_by_mask,
+    set_attr_of_every_env,
+)
+from clusterenv.worker.rows import Landing, Outcome, fill, fill_flags
 from clusterenv.worker.stepper import UserCodeError
+
+AnyVectorEnv = VectorEnv[Any, Any, Any]
+_USUAL_REWARDS = np.dtype(np.float64)
+
+
+_FINALS = ("final_obs", "_final_obs")
 
 
 class VectorStepper:
-    """Steps one VectorEnv whose env *i* is the worker's *i*-th slot."""
+    """Steps one VectorEnv whose env *i* is the worker's *i*-th slot.
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], slots: Sequence[int]) -> None:
+    Args:
+        env: The VectorEnv.
+        slots: The worker's slots.
+        make_two: Makes another one, of two envs at most, to try things with.
+    """
+
+    def __init__(
+        self,
+        env: AnyVectorEnv,
+        slots: Sequence[int],
+        make_two: Callable[[], AnyVectorEnv] | None = None,
+    ) -> None:
         if env.num_envs != len(slots):
             raise ValueError(
                 f"the backend returned a VectorEnv of {env.num_envs} envs for {len(slots)} slots"
             )
-        self._env = env
+        self._env, self._make_two = env, make_two
         self._slots = tuple(slots)
+        self._numbers = np.array(self._slots, np.int64)
+        self._leaves = leaves_of(env.single_observation_space)
+        mode = env.metadata.get("autoreset_mode")
+        self._device = device_engine(env)
+        # What it does in rollouts, whatever `step` does.
+        self._step_at_once = env.step if self._device is None else self._device.step_and_reset
+        is_same_step = mode is not None and AutoresetMode(mode) is AutoresetMode.SAME_STEP
+        is_next_step = mode is not None and AutoresetMode(mode) is AutoresetMode.NEXT_STEP
+        self._may_not_reset = is_next_step and self._device is None
+        self._resets_at_once = is_same_step or self._device is not None
+        self._told_rewards = _USUAL_REWARDS
+        self._is_reset = False
+        self._can_mask = None if self._device is None else True
+
+    # Reset.
 
     def reset(
         self, slots: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None
     ) -> Outcome:
         """Reset these slots; some of them only by Gymnasium's own ``reset_mask``."""
-        if tuple(slots) != self._slots:
-            mask = np.isin(self._slots, slots)
-            options = {**(options or {}), "reset_mask": mask}
-            by_slot = dict(zip(slots, seeds, strict=True))
-            seeds = [by_slot.get(slot) for slot in self._slots]
         try:
-            observations, infos = self._env.reset(seed=_seed_argument(seeds), options=options)
+            if tuple(slots) == self._slots:
+                observations, infos = self._env.reset(seed=_seed_argument(seeds), options=options)
+                rows = np.arange(len(slots))
+            else:
+                rows = np.searchsorted(self._numbers, np.asarray(slots))
+                observations, infos = self._reset_some(rows, seeds, options)
+            tree = self._tree_of(infos, rows)
         except Exception as error:
             raise UserCodeError(None) from error
-        rows = [self._slots.index(slot) for slot in slots]
+        self._is_reset = True
         zeros, no = np.zeros(len(rows)), np.zeros(len(rows), np.bool_)
-        return self._outcome(rows, observations, zeros, no, no, infos)
+        outcome = Outcome(observations, zeros, no, no, batched=True, none_ended=True, finals={})
+        if self._device is not None:
+            outcome.on_device = self._device.on_device
+        if tree:
+            outcome.infos = BatchedInfos(self._numbers[rows], tree)
+        return outcome
+
+    def _reset_some(
+        self, rows: Array, seeds: Sequence[int | None], options: dict[str, Any] | None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Observations and infos of these rows alone."""
+        mask = np.zeros(len(self._slots), np.bool_)
+        mask[rows] = True
+        by_row: list[int | None] = [None] * len(self._slots)
+        for row, seed in zip(rows.tolist(), seeds, strict=True):
+            by_row[row] = seed
+        if not self._is_reset:
+            # It replaces one that was lost: most engines cannot begin with some of their envs.
+            observations, infos = self._env.reset(seed=_seed_argument(by_row), options=options)
+        else:
+            self._assert_resets_by_mask()
+            options = {**(options or {}), "reset_mask": mask}
+            observations, infos = self._env.reset(seed=_seed_argument(by_row), options=options)
+        return self._rows_of_observations(observations, rows), infos
+
+    def _assert_resets_by_mask(self) -> None:
+        if self._can_mask is None:
+            self._can_mask = len(self._slots) == 1 or resets_by_mask(self._env, self._make_two)
+        if not self._can_mask:
+            raise ValueError(
+                f"{type(self._env.unwrapped).__name__} resets all its envs where "
+                "options['reset_mask'] asks for some: take a VectorEnv that can, such as "
+                "gymnasium.make_vec(…, vectorization_mode='sync')"
+            )
+
+    def _rows_of_observations(self, observations: Any, rows: Array) -> Any:
+        """Some VectorEnvs return the rows that were reset, others all."""
+        taken = []
+        for leaf in self._leaves:
+            column = leaf.of(observations)
+            if len(column) != len(rows):
+                column = column[rows] if leaf.is_array else tuple(column[row] for row in rows)
+            taken.append(column)
+        return join_leaves(self._env.single_observation_space, taken)
+
+    def _tree_of(self, infos: dict[str, Any], rows: Array) -> Tree:
+        """The same of infos."""
+        if not infos:
+            return {}
+        count = len(self._slots)
+        try:
+            tree = with_slots(as_tree(infos, count), self._numbers)
+        except ValueError:
+            return with_slots(as_tree(infos, len(rows)), self._numbers)
+        return tree if len(rows) == count else take_rows(tree, rows)
+
+    # Step.
 
     def step(
         self, slots: Sequence[int], actions: Sequence[Any], landing: Landing | None = None
     ) -> Outcome:
         """Step all slots."""
-        if tuple(slots) != self._slots:
+        outcome, infos = self._step(slots, actions, landing, self._env.step)
+        rewards = self._reward_dtype(outcome)
+        if infos or rewards:
+            try:
+                tree = with_slots(as_tree(_finals_by_row(infos), len(self._slots)), self._numbers)
+            except ValueError as error:
+                raise UserCodeError(None, actions) from error
+            outcome.infos = BatchedInfos(self._numbers, tree, rewards)
+        return outcome
+
+    def _step(
+        self,
+        slots: Sequence[int],
+        actions: Sequence[Any],
+        landing: Landing | None,
+        step: Callable[[Any], Any],
+    ) -> tuple[Outcome, dict[str, Any]]:
+        if len(slots) != len(self._slots):
             raise UserCodeError(None) from ValueError(
                 f"a VectorEnv steps all its envs together: send actions for slots "
                 f"{self._slots[0]}..{self._slots[-1]} at once, not for {list(slots)} alone"
@@ -56,52 +178,103 @@ class VectorStepper:
             space = self._env.single_action_space
             actions = concatenate(space, actions, create_empty_array(space, len(slots)))  # type: ignore[assignment, arg-type]
         try:
-            observations, rewards, terminated, truncated, infos = self._env.step(actions)
+            observations, rewards, terminated, truncated, infos = step(actions)
+            none_ended = not (np.any(terminated) or np.any(truncated))
         except Exception as error:
             raise UserCodeError(None, actions) from error
-        return self._outcome(None, observations, rewards, terminated, truncated, infos)
+        outcome = Outcome(observations, rewards, terminated, truncated, batched=True)
+        outcome.none_ended = none_ended
+        if self._device is not None:
+            outcome.on_device = self._device.on_device
+        if "final_obs" in infos and not none_ended and self._may_not_reset:
+            raise UserCodeError(None) from ValueError(
+                f"{type(self._env.unwrapped).__name__} says that its autoreset_mode is NEXT_STEP, "
+                "but resets within the step: its infos have final_obs. Let it say SAME_STEP"
+            )
+        return (outcome if landing is None else _land(outcome, landing)), infos
+
+    def _reward_dtype(self, outcome: Outcome) -> str:
+        """The dtype of the rewards, if the head does not know it yet."""
+        dtype = getattr(outcome.rewards, "dtype", _USUAL_REWARDS)
+        if dtype == self._told_rewards:
+            return ""
+        self._told_rewards = dtype
+        return str(dtype.str)
+
+    # Rollouts.
 
     def step_for_rollout(
         self, slots: Sequence[int], actions: Sequence[Any], landing: Landing | None = None
     ) -> Outcome:
-        """Step all slots; only a VectorEnv that resets within the step can do this."""
-        mode = self._env.metadata.get("autoreset_mode")
-        if mode is None or AutoresetMode(mode) is not AutoresetMode.SAME_STEP:
-            raise UserCodeError(None) from ValueError(
-                f"rollouts need a VectorEnv with autoreset_mode=SAME_STEP, this one has {mode}"
-            )
-        return self.step(slots, actions)
+        """Step all slots; whatever the autoreset mode, an episode's end resets at once."""
+        outcome, infos = self._step(slots, actions, landing, self._step_at_once)
+        outcome.finals = {}
+        if infos:
+            outcome.infos = self._infos_of_rollout(infos, outcome, actions)
+        if outcome.none_ended:
+            return outcome
+        ended = np.flatnonzero(np.logical_or(outcome.terminated, outcome.truncated))
+        if self._resets_at_once:
+            self._take_finals(ended, outcome, infos)
+        else:
+            self._reset_at_once(ended, outcome)
+        return outcome
 
-    def _outcome(
-        self,
-        rows: Sequence[int] | None,
-        observations: Any,
-        rewards: Any,
-        terminated: Any,
-        truncated: Any,
-        infos: dict[str, Any],
-    ) -> Outcome:
-        by_slot = [
-            (slot, info)
-            for slot, info in zip(self._slots, split_infos(infos, len(self._slots)), strict=True)
-            if info
-        ]
-        if rows is not None and len(rows) < len(self._slots):
-            space = self._env.single_observation_space
-            observations = _take_rows(space, observations, rows)
-        return Outcome(observations, rewards, terminated, truncated, by_slot, batched=True)
+    def _infos_of_rollout(
+        self, infos: dict[str, Any], outcome: Outcome, actions: Sequence[Any]
+    ) -> BatchedInfos:
+        # Finals are looked for elsewhere, and may be in any structure.
+        said = {name: value for name, value in infos.items() if name not in _FINALS}
+        try:
+            tree = with_slots(as_tree(said, len(self._slots)), self._numbers)
+        except (ValueError, IndexError) as error:
+            raise UserCodeError(None, actions) from error
+        if not outcome.none_ended and not self._resets_at_once:
+            has_ended = np.logical_or(outcome.terminated, outcome.truncated)
+            tree = as_if_reset_at_once(tree, has_ended)
+        return BatchedInfos(self._numbers, tree)
+
+    def _take_finals(self, ended: Array, outcome: Outcome, infos: dict[str, Any]) -> None:
+        finals = infos.get("final_obs")
+        if finals is None:
+            raise UserCodeError(None) from ValueError(
+                f"{type(self._env.unwrapped).__name__} resets within the step, but says no "
+                "info['final_obs'] for the episodes that have ended"
+            )
+        assert outcome.finals is not None
+        for row in ended.tolist():
+            outcome.finals[self._slots[row]] = _observation_of(finals, row)
+
+    def _reset_at_once(self, ended: Array, outcome: Outcome) -> None:
+        """It would reset with the next step, whose row would be no transition."""
+        columns = [leaf.of(outcome.observations) for leaf in self._leaves]
+        space = self._env.single_observation_space
+        assert outcome.finals is not None
+        for row in ended.tolist():
+            last = [np.copy(column[row]) for column in columns]
+            outcome.finals[self._slots[row]] = join_leaves(space, last)
+        try:
+            first, _ = self._reset_some(ended, [None] * len(ended), None)
+        except Exception as error:
+            raise UserCodeError(None) from error
+        targets = columns if outcome.landed else [np.array(column) for column in columns]
+        for leaf, target in zip(self._leaves, targets, strict=True):
+            target[ended] = leaf.of(first)
+        outcome.observations = join_leaves(space, targets)
+
+    # Everything else.
 
     def call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """Call a method, or read an attribute, of every env."""
         try:
-            return list(self._env.call(name, *args, **kwargs))  # type: ignore[attr-defined]
+            return call_every_env(self._env, name, args, kwargs)
         except Exception as error:
             raise UserCodeError(None) from error
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         """Set an attribute of every env."""
         try:
-            self._env.set_attr(name, list(values))  # type: ignore[attr-defined]
+            set_attr_of_every_env(self._env, name, values)
         except Exception as error:
             raise UserCodeError(None) from error
 
@@ -110,27 +283,50 @@ class VectorStepper:
         self._env.close()
 
 
-def split_infos(infos: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """The infos of each env, from the infos of a VectorEnv."""
-    split: list[dict[str, Any]] = [{} for _ in range(count)]
-    for key, value in infos.items():
-        if key.startswith("_") and key[1:] in infos:
-            continue
-        mask = infos.get(f"_{key}")
-        parts = split_infos(value, count) if isinstance(value, dict) else value
-        if isinstance(parts, np.ndarray) and parts.dtype == np.bool_:
-            # Gymnasium makes a bool array of bools, but an object array of numpy bools.
-            parts = parts.tolist()
-        for row in range(count):
-            if mask is None or mask[row]:
-                split[row][key] = parts[row]
-    return split
+def with_slots(tree: Tree, numbers: Array) -> Tree:
+    """A VectorEnv that says which env a row is of counts its own envs; here they are slots."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            with_slots(value, numbers)
+        elif name == "env_id" and value.dtype.kind in "iu" and _are_rows(value, len(numbers)):
+            tree[name] = numbers.astype(value.dtype)[value]
+    return tree
 
 
-def _take_rows(space: Space[Any], observations: Any, rows: Sequence[int]) -> Any:
-    columns = [(leaf, leaf.of(observations)) for leaf in leaves_of(space)]
-    taken = [c[list(rows)] if leaf.is_array else tuple(c[r] for r in rows) for leaf, c in columns]
-    return join_leaves(space, taken)
+def _are_rows(numbers: Array, count: int) -> bool:
+    """Whether these can count envs. Others mean something else, and stay as they are."""
+    if not numbers.size:
+        return False
+    return bool(numbers.min() >= 0) and bool(numbers.max() < count)
+
+
+def _land(outcome: Outcome, landing: Landing) -> Outcome:
+    """To where it belongs; the outcome that says so, with the rewards as they came."""
+    fill(landing.observations, outcome.observations, landing.leaf)
+    fill_flags(landing.rewards, landing.terminated, landing.truncated, outcome)
+    outcome.observations, outcome.landed = landing.observations, True
+    return outcome
+
+
+def _finals_by_row(infos: dict[str, Any]) -> dict[str, Any]:
+    """Final observations of a Tuple space, one per env as Gymnasium's own VectorEnvs have them."""
+    finals, mask = infos.get("final_obs"), infos.get("_final_obs")
+    if not isinstance(finals, tuple) or mask is None:
+        return infos
+    by_row = np.full(len(mask), None, object)
+    for row in np.flatnonzero(mask).tolist():
+        by_row[row] = _observation_of(finals, row)
+    return {**infos, "final_obs": by_row}
+
+
+def _observation_of(batch: Any, row: int) -> Any:
+    """One env's part of a batch of observations, which may be arrays in dicts and tuples."""
+    if isinstance(batch, dict):
+        return {key: _observation_of(value, row) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_observation_of(value, row) for value in batch)
+    observation = batch[row]
+    return observation.copy() if isinstance(observation, np.ndarray) else observation
 
 
 def _seed_argument(seeds: Sequence[int | None]) -> Any:

@@ -34,6 +34,15 @@ envs.step(np.zeros((2, 2)))
 open(SIGN, "w").close()
 time.sleep(600)
 """
+WITH_STRAY = """
+parent = partial(Troubled, troubles.{trouble}, "step", at=1)
+limits = Limits(lease_s=3.0)
+envs = ClusterEnv([Walk, parent], num_workers=2, limits=limits, shared_memory={shared_memory})
+envs.reset(seed=0)
+envs.step(np.zeros((2, 2)))
+open(SIGN, "w").close()
+time.sleep(600)
+"""
 WITH_FORK = """
 envs = ClusterEnv([Walk] * 4, num_workers=2, limits=Limits(lease_s=3.0))
 envs.reset(seed=0)
@@ -41,6 +50,17 @@ if os.fork() == 0:
     open(SIGN, "w").close()
     time.sleep(600)
 time.sleep(600)
+"""
+
+
+WITH_FORK_AND_GIL = """
+gil = partial(Troubled, troubles.hold_the_gil, sign=SIGN)
+limits = Limits(lease_s=3.0)
+envs = ClusterEnv([Walk, gil], num_workers=2, limits=limits, shared_memory={shared_memory})
+envs.reset(seed=0)
+if os.fork() == 0:
+    time.sleep(600)
+envs.step(np.zeros((2, 2)))
 """
 
 
@@ -84,6 +104,28 @@ def test_workers_end_though_a_forked_child_of_the_head_lives_on(tmp_path):
     with HeadScript(tmp_path, WITH_FORK) as head:
         kill_when_ready(head)
         assert eventually(lambda: len(head.others()) == 1, WITHIN_S), f"left: {head.others()}"
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_workers_that_hold_the_gil_end_though_a_forked_child_lives_on(shared_memory, tmp_path):
+    source = WITH_FORK_AND_GIL.format(shared_memory=shared_memory)
+    with HeadScript(tmp_path, source) as head:
+        kill_when_ready(head)
+        assert eventually(lambda: len(head.others()) == 1, WITHIN_S), f"left: {head.others()}"
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+@pytest.mark.parametrize("trouble", ["start_child_elsewhere", "start_daemon"])
+def test_processes_in_sessions_of_their_own_end_with_a_killed_head(
+    trouble, shared_memory, tmp_path
+):
+    source = WITH_STRAY.format(trouble=trouble, shared_memory=shared_memory)
+    with HeadScript(tmp_path, source) as head:
+        head.wait_for_sign()
+        # Workers, what one of them has started, and a guardian; and the host, where it is one.
+        assert eventually(lambda: len(head.others()) == (4 if shared_memory else 5))
+        kill_when_ready(head)
+        assert eventually(lambda: head.others() == [], WITHIN_S), f"left: {head.others()}"
 
 
 def test_processes_that_an_env_started_end_with_a_killed_head(tmp_path):

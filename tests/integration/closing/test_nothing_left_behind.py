@@ -1,5 +1,6 @@
 """However a run ends: no process, no file in /dev/shm, no temporary file stays."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -144,6 +145,48 @@ def test_workers_that_are_threads_end_with_close(terminate):
     assert threading.active_count() == threads
 
 
+def raise_within(envs):
+    with contextlib.suppress(ZeroDivisionError), envs:
+        raise ZeroDivisionError
+
+
+WAYS_TO_END = {
+    "close": lambda envs: envs.close(),
+    "terminate": lambda envs: envs.close(terminate=True),
+    "an exception": raise_within,
+    "no close": lambda envs: None,
+}
+
+
+def left_open():
+    """The descriptors and threads of this process."""
+    return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+
+@pytest.mark.parametrize("launcher", ["in-process", "local"])
+@pytest.mark.parametrize("way", WAYS_TO_END)
+def test_however_runs_end_they_leave_neither_threads_nor_descriptors(way, launcher):
+    def run():
+        envs = ClusterEnv(Walk, 4, 2, launcher=launcher)
+        envs.reset(seed=0)
+        envs.step(ACTIONS)
+        WAYS_TO_END[way](envs)
+
+    run()
+    gc.collect()
+    before = left_open()
+    # Nothing may depend on when garbage is collected, if the user has closed the envs.
+    gc.disable()
+    try:
+        for _ in range(3):
+            run()
+        if way == "no close":
+            gc.collect()
+        assert eventually(lambda: left_open() == before), left_open()
+    finally:
+        gc.enable()
+
+
 def test_a_thread_that_cannot_end_yet_touches_nothing_that_is_opened_later(tmp_path):
     gate, later = tmp_path / "gate", tmp_path / "later"
     threads = threading.active_count()
@@ -195,6 +238,42 @@ def test_close_ends_the_processes_that_an_env_started(terminate, watched, clean)
     envs = running(watched, makers=makers)
     assert eventually(lambda: len(watched.processes()) == 3)
     envs.close(terminate=terminate)
+    clean()
+
+
+@pytest.mark.parametrize("terminate", [False, True])
+@pytest.mark.parametrize("trouble", [troubles.start_child_elsewhere, troubles.start_daemon])
+def test_close_ends_processes_in_sessions_of_their_own(
+    trouble, terminate, transport, watched, clean
+):
+    makers = walks(NUM_ENVS, 2, trouble=trouble, at=1)
+    envs = running(watched, transport, makers=makers)
+    # Two workers and what one of them has started; and the host, where it is one.
+    assert eventually(lambda: len(watched.processes()) >= (3 if transport == "tcp" else 4))
+    envs.close(terminate=terminate)
+    clean()
+
+
+def test_what_a_lost_worker_has_started_ends_with_it(transport, watched, clean):
+    makers = walks(NUM_ENVS, 2, trouble=troubles.start_daemon, at=1)
+    with running(watched, transport, makers=makers) as envs:
+        before = set(watched.processes())
+        os.kill(envs.call("pid")[2], signal.SIGKILL)
+        assert eventually(lambda: envs.step(ACTIONS)[-1].get("env_lost", [False])[2])
+        # Of those that were there, the worker and what it has started are gone.
+        assert eventually(lambda: len(before - set(watched.processes())) >= 2)
+    clean()
+
+
+def test_an_env_that_becomes_a_daemon_is_replaced_and_leaves_nothing(
+    transport, watched, clean, tmp_path
+):
+    once = troubles.OnlyOnce(str(tmp_path / "once"), troubles.become_daemon)
+    makers = walks(NUM_ENVS, 2, trouble=once, at=2)
+    with running(watched, transport, makers=makers) as envs:
+        num_before = len(watched.processes())
+        assert eventually(lambda: envs.step(ACTIONS) and envs.workers[1].incarnation == 1)
+        assert eventually(lambda: len(watched.processes()) == num_before)
     clean()
 
 

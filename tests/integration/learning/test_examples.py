@@ -27,7 +27,7 @@ def has_logged(folder):
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_ppo_runs_with_discrete_and_continuous_actions(example, tmp_path, env_id):
     ppo = example("ppo")
-    args = ppo.Args(env_id=env_id, out=tmp_path, **SHORT_PPO, **SMALL)
+    args = ppo.Args(env_id=env_id, out=tmp_path, ahead="Cart" in env_id, **SHORT_PPO, **SMALL)
     ppo.main(args)
     assert has_logged(tmp_path)
 
@@ -63,6 +63,31 @@ def test_ppo_lockstep_runs(example, tmp_path):
         num_envs=4, num_workers=2, launcher="in-process", total_steps=1_500, out=tmp_path
     )
     assert ppo_lockstep.main(args) > 0
+    assert has_logged(tmp_path)
+
+
+@pytest.mark.parametrize(("engine", "package"), [("envpool", "envpool"), ("ale", "ale_py")])
+def test_ppo_atari_runs(example, tmp_path, capsys, engine, package):
+    pytest.importorskip(package)
+    ppo_atari = example("ppo_atari")
+    size = {"num_envs": 2, "num_workers": 1, "num_threads": 1, "num_steps": 8}
+    length = {"total_steps": 32, "max_episode_steps": 10, "update_epochs": 1, "eval_episodes": 1}
+    args = ppo_atari.Args(engine=engine, out=tmp_path, **size, **length)
+    ppo_atari.main(args)
+    assert "pong: mean return" in capsys.readouterr().out
+    assert has_logged(tmp_path)
+
+
+def test_ppo_in_jax_runs(example, tmp_path):
+    ppo_jax = example("ppo_jax")
+    settings = {
+        **SMALL,
+        "num_workers": 1,
+        "num_steps": 64,
+        "total_steps": 512,
+        "num_minibatches": 4,
+    }
+    assert ppo_jax.main(ppo_jax.Args(out=tmp_path, **settings)) > 0
     assert has_logged(tmp_path)
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests import inside
 from tests.contract.following import Followed
 from tests.contract.policies import numpy_policy
 from tests.contract.replay import Life, Lives
+from tests.environments import troubles
 from tests.environments.counting import Count
 from tests.integration.polling import eventually, kill
 
@@ -201,6 +203,34 @@ def test_a_stream_goes_on_without_a_host_that_cannot_be_replaced():
 
         assert eventually(both_have_come), seen
         stream.close()
+
+
+class Built(Count):
+    """Has trouble while it is built."""
+
+    def __init__(self, trouble):
+        super().__init__()
+        trouble()
+
+
+def test_a_replacement_that_is_slow_to_build_its_envs_takes_part_once_it_has(tmp_path):
+    gate = tmp_path / "gate"
+    # The first env that the replacement builds.
+    trouble = troubles.OnlyThe(NUM_ENVS + 1, str(tmp_path / "built"), troubles.Gate(str(gate)))
+    with make(LocalLauncher(hosts=3), env=partial(Built, trouble)) as envs:
+        envs.reset(seed=SEED)
+        policy = numpy_policy(envs)
+        kill(inside.host_pid(envs, "host-1.0"))
+        assert envs.rollout(policy, 7).rewards.shape == (7, NUM_ENVS)
+        assert inside.host_names(envs) == ["host-0.0", "host-2.0"]
+        gate.touch()
+
+        def takes_part():
+            envs.rollout(policy, 7)
+            return inside.host_names(envs) == ["host-0.0", "host-1.1", "host-2.0"]
+
+        assert eventually(takes_part)
+        assert_parity(envs)
 
 
 class SlowToReset(Count):

@@ -1,8 +1,13 @@
 """Workers that die more often than they may be replaced: the error says who, why and where."""
 
+import multiprocessing
+import os
+import signal
+
 import pytest
 
 from clusterenv import Limits, StartupError, WorkerLostError
+from tests.contract.policies import numpy_policy
 from tests.environments import troubles
 from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
 from tests.equality import assert_same
@@ -116,6 +121,18 @@ def test_an_env_that_cannot_be_built_again_raises_its_own_error(tmp_path):
             within(20.0, lambda: envs.step(ACTIONS))
 
 
+def test_one_error_while_envs_are_built_again_costs_a_restart_and_not_the_run(transport, tmp_path):
+    trouble = troubles.OnlyThe(2, str(tmp_path / "made"), troubles.raise_value_error)
+    makers = walks(NUM_ENVS, SLOT, trouble=trouble, verb="make")
+    with cluster(makers, transport) as envs:
+        envs.reset(seed=0)
+        kill(envs.call("pid")[SLOT])
+        envs.step(ACTIONS)
+        assert "env_lost" not in within(30.0, lambda: envs.step(ACTIONS))[-1]
+        assert [one.incarnation for one in envs.workers] == [0, 2]
+        envs.step(ACTIONS)
+
+
 def test_an_env_that_dies_whenever_it_is_built_again_is_an_error(tmp_path):
     trouble = troubles.AllButOnce(str(tmp_path / "made"), troubles.exit_3)
     makers = walks(NUM_ENVS, SLOT, trouble=trouble, verb="make")
@@ -125,6 +142,54 @@ def test_an_env_that_dies_whenever_it_is_built_again_is_an_error(tmp_path):
         envs.step(ACTIONS)
         with pytest.raises(WorkerLostError, match="exit code 3"):
             within(30.0, lambda: envs.step(ACTIONS))
+
+
+# Whatever the rate.
+
+UNHURRIED = {"max_restarts_per_minute": 1_000, "restart_backoff_s": 0.01}
+
+
+def test_a_rollout_whose_env_always_dies_ends_however_slowly_it_does(transport):
+    # No minute sees more restarts than it may.
+    makers = walks(NUM_ENVS, SLOT, trouble=troubles.print_then_exit, verb="step", at=2)
+    limits = Limits(max_restarts=2, **UNHURRIED)
+    with cluster(makers, transport, limits=limits) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(WorkerLostError) as caught:
+            within(60.0, lambda: envs.rollout(numpy_policy(envs), 8))
+    text = str(caught.value)
+    assert "max_restarts=2" in text
+    assert "3 times exit code 3" in text
+    assert f"slot {SLOT}" in text
+    assert "the ground is shaking" in text
+
+
+def test_a_worker_that_is_told_to_leave_is_not_replaced_for_ever():
+    with cluster(walks(NUM_ENVS), limits=Limits(max_restarts=2, **UNHURRIED)) as envs:
+        envs.reset(seed=0)
+        told = set()
+
+        def step_and_tell():
+            envs.step(ACTIONS)
+            worker = envs.workers[1]
+            if worker.state == "ready" and worker.pid not in told:
+                told.add(worker.pid)
+                os.kill(worker.pid, signal.SIGTERM)
+
+        with pytest.raises(WorkerLostError, match=r"max_restarts=2 .*3 times it was told to leave"):
+            within(60.0, lambda: [step_and_tell() for _ in range(100_000)])
+        assert len(told) == 3
+
+
+def test_a_replacement_waits_longer_each_time():
+    limits = Limits(max_restarts_per_minute=1_000, restart_backoff_s=1.0)
+    makers = walks(NUM_ENVS, SLOT, trouble=troubles.exit_3, verb="reset", at=1)
+    with cluster(makers, limits=limits) as envs:
+        envs.reset_async(seed=0)
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.reset_wait(timeout=6.0)
+        # At 0, 1, 3 and 7 seconds, and not several times a second.
+        assert 1 <= envs.workers[1].incarnation <= 4
 
 
 @pytest.mark.parametrize("verb", ["reset", "call"])

@@ -1,11 +1,19 @@
 """Several heads at once, a head that forks, a head whose threads come and go."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
 
-from tests.environments.vectors import actions_for, cluster, oracle_of, walks
+import pytest
+from gymnasium.error import AlreadyPendingCallError
+
+from tests import inside
+from tests.environments.troubles import Gate
+from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
 from tests.equality import assert_same
 from tests.integration.heads import HeadScript
-from tests.integration.polling import within
+from tests.integration.polling import eventually, within
 
 NUM_ENVS = 3
 FORKING = """
@@ -123,6 +131,85 @@ def test_envs_made_in_a_thread_that_has_ended_can_be_used():
         for number in range(5):
             actions = actions_for(NUM_ENVS, number)
             assert_same(envs.step(actions), oracle.step(actions))
+
+
+USES = {
+    "reset": lambda envs: envs.reset(),
+    "step": lambda envs: envs.step(actions_for(NUM_ENVS)),
+    "step, given a list": lambda envs: envs.step(actions_for(NUM_ENVS).tolist()),
+    "step_wait": lambda envs: envs.step_wait(),
+    "async_reset": lambda envs: envs.async_reset(),
+    "recv": lambda envs: envs.recv(),
+    "send": lambda envs: envs.send(actions_for(1), [0]),
+    "call": lambda envs: envs.call("poke"),
+    "set_attr": lambda envs: envs.set_attr("mood", "odd"),
+    "rollout": lambda envs: envs.rollout(None, 2),
+    "stream": lambda envs: envs.stream(2),
+    "evaluate": lambda envs: envs.evaluate(None, 2),
+}
+
+
+def assert_others_are_refused(envs):
+    for name, use in USES.items():
+        message = f"Calling `{name.partition(',')[0]}` while another thread is in a call"
+        with pytest.raises(AlreadyPendingCallError, match=message):
+            use(envs)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """Slot 1 makes the sign when it is stepped, and goes on when the gate is there."""
+    return SimpleNamespace(path=tmp_path / "gate", sign=tmp_path / "sign")
+
+
+def gated(transport, gate):
+    trouble = {"trouble": Gate(str(gate.path)), "sign": str(gate.sign)}
+    return cluster(walks(NUM_ENVS, troubled=1, **trouble), transport)
+
+
+@pytest.mark.parametrize("transport", SHARED_MEMORY)
+def test_a_second_thread_is_refused_during_a_step_and_disturbs_nothing(transport, gate):
+    oracle, actions = oracle_of(NUM_ENVS), actions_for(NUM_ENVS)
+    with gated(transport, gate) as envs, ThreadPoolExecutor(1) as other:
+        assert_same(envs.reset(seed=1), oracle.reset(seed=1))
+        stepped = other.submit(envs.step, actions)
+        assert eventually(gate.sign.exists)
+        assert_others_are_refused(envs)
+        gate.path.touch()
+        assert_same(stepped.result(20.0), oracle.step(actions))
+        assert_same(envs.step(actions), oracle.step(actions))
+
+
+@pytest.mark.parametrize("transport", SHARED_MEMORY)
+def test_a_second_thread_is_refused_while_one_waits_for_a_partial_batch(transport, gate):
+    with gated(transport, gate) as envs, ThreadPoolExecutor(1) as other:
+        envs.async_reset(seed=1)
+        _, _, _, _, infos = envs.recv()
+        envs.send(actions_for(NUM_ENVS), infos["env_id"])
+        received = other.submit(envs.recv)
+        assert eventually(gate.sign.exists)
+        assert eventually(lambda: not inside.may_be_called(envs))
+        assert_others_are_refused(envs)
+        gate.path.touch()
+        assert received.result(20.0)[4]["env_id"].tolist() == [0, 1, 2]
+
+
+def test_threads_may_take_turns():
+    oracle = oracle_of(NUM_ENVS)
+    with cluster(walks(NUM_ENVS)) as envs:
+        assert_same(envs.reset(seed=1), oracle.reset(seed=1))
+        for number in range(6):
+            actions = actions_for(NUM_ENVS, number)
+            with ThreadPoolExecutor(1) as other:
+                assert_same(other.submit(envs.step, actions).result(20.0), oracle.step(actions))
+
+
+def test_a_call_that_fails_leaves_the_envs_to_other_threads():
+    with cluster(walks(NUM_ENVS)) as envs, ThreadPoolExecutor(1) as other:
+        for use in (envs.step_wait, envs.recv, partial(envs.step, None)):
+            with pytest.raises(Exception):
+                other.submit(use).result(20.0)
+        envs.reset(seed=1)
 
 
 def test_envs_can_be_closed_in_another_thread():

@@ -97,7 +97,7 @@ def test_an_argument_that_the_env_does_not_take_is_the_envs_own_error():
 
 
 def test_an_unknown_launcher_name_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"'slrum'.*in-process.*local"):
+    with pytest.raises(ValueError, match=r"'slrum' is unknown: pass 'local', 'in-process'"):
         ClusterEnv(Walk, 2, launcher="slrum")
 
 
@@ -170,7 +170,8 @@ BAD_ACTIONS = {
     "complex": (np.zeros((NUM_ENVS, 2), complex), TypeError, "complex128.*float64"),
     "text": (np.full((NUM_ENVS, 2), "up"), TypeError, "<U2.*float64"),
     "objects": (np.full((NUM_ENVS, 2), None), TypeError, "object.*float64"),
-    "nothing": (None, ValueError, r"\(\).*\(3, 2\)"),
+    "nothing": (None, TypeError, r"None.*\(3, 2\)"),
+    "a number": (0.5, TypeError, r"0\.5.*\(3, 2\)"),
 }
 
 

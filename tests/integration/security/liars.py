@@ -87,8 +87,11 @@ class LyingLauncher:
     def start(self, orders):
         for order in orders:
             self.invitations[order.host] = Invitation.from_bytes(order.invitation)
-            lie = self._lie if order.host == LIAR else lambda message, frames: None
-            self._threads[order.host] = _Thread(order, lie)
+            self._threads[order.host] = _Thread(order, self.lie_of(order.host))
+
+    def lie_of(self, host):
+        """What becomes of what a host says."""
+        return self._lie if host == LIAR else lambda message, frames: None
 
     def status(self):
         return {host: Status(ended=False) for host in list(self._threads)}
@@ -134,11 +137,11 @@ def besides(*others):
     return lambda message, frames: [*((other, ()) for other in others), (message, frames)]
 
 
-def ran_with(lie, env=None, **options):
+def ran_with(lie, env=None, launcher=None, **options):
     """Four walks on two hosts, of which the first in place 1 lies."""
     # Who does not answer at all must not hold up a test.
     limits = Limits(startup_timeout_s=20.0, step_timeout_s=20.0)
-    launcher = LyingLauncher(lie)
+    launcher = launcher or LyingLauncher(lie)
     return ClusterEnv(env or walks(NUM_ENVS), launcher=launcher, limits=limits, **options)
 
 

@@ -1,6 +1,8 @@
 """What a host says its policy did is checked before it is joined with what others did."""
 
 import dataclasses
+import threading
+import time
 
 import msgspec
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 from clusterenv import AdaptiveSync
 from clusterenv.arrays import bytes_of
+from clusterenv.errors import ProtocolError
 from clusterenv.plain.values import pack
 from clusterenv.wire.messages import Extra, FragmentMade, RowsMade, ValuesMade, WorkerLost
 from tests import inside
@@ -16,6 +19,8 @@ from tests.environments.vectors import walks
 from tests.integration.security.liars import (
     LIAR,
     NUM_ENVS,
+    LyingLauncher,
+    assert_nobody_was_replaced,
     assert_only_the_liar_was_replaced,
     instead,
     instead_of,
@@ -140,17 +145,63 @@ DISAGREEMENTS = {
 
 
 @pytest.mark.parametrize("make", DISAGREEMENTS.values(), ids=DISAGREEMENTS)
-def test_of_two_fragments_that_do_not_fit_together_the_later_one_is_refused(make):
+@pytest.mark.parametrize("is_first", [True, False], ids=["answers first", "answers last"])
+def test_other_outputs_than_the_policy_has_end_the_liar_alone_whoever_is_first(make, is_first):
+    """The head knows what its policy makes: it need not ask another host."""
     lie = instead_of(FragmentMade, make)
-    with ran_with(lie, env=short_walks()) as envs:
+    launcher = Delayed(lie, "host-0.0" if is_first else LIAR)
+    with ran_with(lie, env=short_walks(), launcher=launcher) as envs:
         roll_out(envs)
         assert lie.told
-        assert_one_was_replaced(envs)
+        assert_only_the_liar_was_replaced(envs)
 
 
-def assert_one_was_replaced(envs):
-    """Nobody knows who is right."""
-    assert inside.host_names(envs) in (["host-0.0", "host-1.1"], ["host-0.1", "host-1.0"])
+class Delayed(LyingLauncher):
+    """One of the hosts is a little slower than the other."""
+
+    def __init__(self, lie, slow):
+        super().__init__(lie)
+        self._slow = slow
+
+    def lie_of(self, host):
+        lie = super().lie_of(host)
+
+        def delayed(message, frames):
+            if host == self._slow and isinstance(message, FragmentMade | RowsMade):
+                time.sleep(0.1)
+            return lie(message, frames)
+
+        return delayed
+
+
+def test_where_the_policy_cannot_act_at_the_head_a_disagreement_is_an_error_and_ends_nobody():
+    lie = instead_of(FragmentMade, DISAGREEMENTS["without an output"])
+    with ran_with(lie, env=short_walks()) as envs:
+        envs.reset(seed=1)
+        with pytest.raises(ProtocolError, match="other outputs on some slots"):
+            envs.rollout(OnlyElsewhere(numpy_policy(envs)), num_steps=5)
+        assert lie.told
+        assert_nobody_was_replaced(envs)
+        roll_out(envs)
+        assert_nobody_was_replaced(envs)
+
+
+class OnlyElsewhere:
+    """A policy that does not act in the user's thread."""
+
+    def __init__(self, policy):
+        self._policy = policy
+
+    def act(self, observations, state, rng):
+        if threading.current_thread() is threading.main_thread():
+            raise RuntimeError("not here")
+        return self._policy.act(observations, state, rng)
+
+    def weights(self):
+        return self._policy.weights()
+
+    def load(self, weights):
+        self._policy.load(weights)
 
 
 def test_another_policy_may_say_other_things():
@@ -229,13 +280,16 @@ OTHER_OUTPUTS = {
 
 
 @pytest.mark.parametrize("acted", OTHER_OUTPUTS.values(), ids=OTHER_OUTPUTS)
-def test_of_two_steps_that_do_not_fit_together_the_later_one_is_refused(acted):
-    with ran_with(lie := a_lie_about_a_step(acted)) as envs:
+@pytest.mark.parametrize("is_first", [True, False], ids=["answers first", "answers last"])
+def test_other_outputs_of_a_step_end_the_liar_alone_whoever_is_first(acted, is_first):
+    lie = a_lie_about_a_step(acted)
+    launcher = Delayed(lie, "host-0.0" if is_first else LIAR)
+    with ran_with(lie, launcher=launcher) as envs:
         policy = numpy_policy(envs)
         envs.reset(seed=1)
         infos = [envs.step(policy)[-1] for _ in range(5)]
         assert lie.told
-        assert_one_was_replaced(envs)
+        assert_only_the_liar_was_replaced(envs)
     assert all(info["action"].shape == (NUM_ENVS, 2) for info in infos)
 
 

@@ -29,12 +29,12 @@ from clusterenv.wire.messages import (
     Ready,
     RequestFailed,
     RowsMade,
-    Staff,
+    StaffReport,
     ValuesMade,
     Warned,
     Weights,
     WorkerLost,
-    WorkerState,
+    WorkerReport,
 )
 from tests import inside
 from tests.environments.vectors import actions_for, oracle_of, row_of
@@ -89,7 +89,7 @@ def plain(value):
 
 
 RAISED = Raised(0, 0, "builtins", "ValueError", plain(("x",)), "x", "")
-STATE = WorkerState("worker-0.0", 1, "ready", 2, 2, 0)
+STATE = WorkerReport("worker-0.0", 1, "ready", 2, 2, 0)
 STEP_LIES = {
     "noise": lambda message, frames: [Raw(os.urandom(100))],
     "nothing": lambda message, frames: [Raw(b"")],
@@ -141,12 +141,16 @@ STEP_LIES = {
     "pulls without end": lambda message, frames: [(Pull(0, 0, "first"), ())] * 200,
     "a pull with a long cause": instead(lambda _: Pull(0, 0, "x" * 10_000)),
     "weights that nobody sent": instead(lambda _: Pulled(1, 0.1)),
+    "reports without end": lambda m, _: [(StaffReport(()), ())] * 1_100,
+    "farewells without end": lambda m, _: [(Leaving("x"), ())] * 1_100,
+    "late rows without end": lambda m, _: [(RowsMade(m.epoch - 1, None), ())] * 10_100,
+    "late losses without end": lambda m, _: [(WorkerLost(m.epoch - 1, OWN, "", ""), ())] * 1_100,
     "joins without end": lambda message, frames: [(Built(0, ()), ())] * 200,
     "a second Hello": instead(lambda _: Hello(7, {}, "machine", 1, 1)),
     "a Hello with a long machine": instead(lambda _: Hello(7, {}, "x" * 10_000, 1, 1)),
     "envs that nobody ordered": instead(lambda m: Built(m.epoch, ((2, b""),))),
     "a second Ready": instead(lambda m: Ready(m.epoch)),
-    "workers that it does not have": instead(lambda _: Staff((STATE,) * 99)),
+    "workers that it does not have": instead(lambda _: StaffReport((STATE,) * 99)),
     "envs that cannot be built": instead(lambda _: CannotStart("x" * 100_000, RAISED)),
 }
 
@@ -405,6 +409,16 @@ def test_warnings_without_end_do_no_harm():
         assert_nobody_was_replaced(envs)
 
 
+@pytest.mark.filterwarnings("ignore:host-1.0, w")
+def test_more_warnings_than_any_env_gives_end_the_liar_alone():
+    many = [Warned("w", "UserWarning", "x")] * 5_100
+    with ran_with(instead_of(RowsMade, besides(*many), skip=1)) as envs:
+        envs.reset(seed=1)
+        for number in range(3):
+            envs.step(actions_for(NUM_ENVS, number))
+        assert_only_the_liar_was_replaced(envs)
+
+
 def test_warnings_without_end_before_the_run_begins_do_no_harm():
     many = [Warned("w" * 100_000, "UserWarning", "x" * 100_000)] * 3_000
     with warnings.catch_warnings(record=True) as caught:
@@ -461,7 +475,8 @@ def test_long_texts_of_a_loss_are_cut(caplog):
 
 def test_slots_that_a_host_says_its_workers_have_are_its_own():
     lie = instead_of(
-        Staff, instead(lambda _: Staff((replace(STATE, first_slot=0, num_slots=2**62),)))
+        StaffReport,
+        instead(lambda _: StaffReport((replace(STATE, first_slot=0, num_slots=2**62),))),
     )
     with ran_with(lie) as envs:
         envs.reset(seed=1)

@@ -1,15 +1,20 @@
 """`python -m clusterenv top` shows a running head, to its own user only."""
 
 import os
+import pickle
+import pty
+import select
 import socket
 import subprocess
 import sys
+import termios
 
 import numpy as np
 import pytest
 
 from clusterenv import ClusterEnv, LocalLauncher
-from clusterenv.status.channel import Run, fetch, runs
+from clusterenv.policies.copy import PolicyCopy
+from clusterenv.status.channel import Run, fetch, fetch_showing, runs
 from clusterenv.tools.bench_policy import bench_policy
 from tests.environments.vectors import actions_for, cluster, walks
 from tests.integration.heads import ROOT, HeadScript
@@ -85,6 +90,27 @@ def test_a_run_can_be_watched_from_another_process_and_leaves_nothing(running):
     gone = top(run, "--once")
     assert gone.returncode == 1
     assert "clusterenv top: no run" in gone.stderr
+
+
+def test_q_ends_the_live_view_and_leaves_the_terminal_as_it_was(running):
+    pytest.importorskip("rich")
+    _, run = running
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    command = [sys.executable, "-m", "clusterenv", "top", run, "--every", "60"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "200", "LINES": "40"}
+    terminal = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    # `setsid --ctty` gives it that terminal, as a shell would.
+    watching = subprocess.Popen(["setsid", "--ctty", "--wait", *command], env=env, **terminal)
+    shown = b""
+    while b"q quits" not in shown:
+        assert select.select([ours], [], [], 60.0)[0], shown
+        shown += os.read(ours, 10_000)
+    os.write(ours, b"xq")
+    assert watching.wait(30) == 0
+    assert termios.tcgetattr(theirs) == before
+    os.close(ours)
+    os.close(theirs)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: another user needs root")
@@ -168,3 +194,57 @@ def test_hosts_of_their_own_are_seen():
         assert eventually(lambda: fetch(run).hosts[1].state == "ready")
         second = fetch(run).hosts[1]
         assert (second.name, second.restarts) == ("host-1.1", 1)
+
+
+def test_episodes_losses_and_warnings_are_seen():
+    with ClusterEnv("CartPole-v1", 4, 2, batch_size=2) as envs:
+        run = Run(envs.run_id, os.getpid())
+        assert fetch(run).env == "CartPole-v1"
+        envs.reset(seed=0)
+        for _ in range(40):  # nobody keeps a pole up like that
+            envs.step(np.zeros(4, np.int64))
+        status = fetch(run)
+        assert status.episodes >= 8
+        assert {one.slot for one in status.recent_episodes} == {0, 1, 2, 3}
+        # Each step of CartPole is worth 1.
+        assert all(one.total_reward == one.length > 5 for one in status.recent_episodes)
+        os.kill(status.hosts[0].workers[1].pid, 9)
+        for _ in range(3):
+            envs.step(np.zeros(4, np.int64))
+        status = fetch(run)
+        (loss,) = status.losses
+        assert (loss.worker, loss.slots) == ("worker-1.0", 2)
+        assert "worker-1.0" in status.warnings[0].text
+        assert [worker.first_slot for worker in status.hosts[0].workers] == [0, 2]
+        counted = status.episodes
+        envs.reset(seed=0)
+        rollout = envs.rollout(acting(envs), 64)
+        assert fetch(run).episodes == counted + len(rollout.episodes.slots)
+
+
+def test_nobody_counts_the_episodes_of_steps_while_nobody_looks():
+    with ClusterEnv("CartPole-v1", 2, 1) as envs:
+        run = Run(envs.run_id, os.getpid())
+        envs.reset(seed=0)
+        for _ in range(30):
+            envs.step(np.zeros(2, np.int64))
+        assert fetch(run).episodes == 0
+
+
+def test_an_episode_can_be_played_elsewhere_with_the_newest_weights():
+    with ClusterEnv("CartPole-v1", 4, 2) as envs:
+        run, policy = Run(envs.run_id, os.getpid()), acting(envs)
+        showing, weights = fetch_showing(run, 3)
+        assert (showing.slot, showing.version, weights) == (3, 0, b"")
+        envs.publish(policy)
+        showing, weights = fetch_showing(run, 3)
+        assert showing.version == 1
+        copy = PolicyCopy(pickle.loads(showing.policy), showing.layout)
+        copy.take(1, weights)
+        for name, array in policy.weights().items():
+            np.testing.assert_array_equal(copy.policy.weights()[name], array)
+        (env,) = pickle.loads(showing.backend).build((3,))
+        assert env.observation_space == envs.single_observation_space
+        env.close()
+        assert fetch_showing(run, 4) is None
+    assert fetch_showing(run, 3) is None

@@ -1,14 +1,19 @@
 """What envs print, log and warn about: a log per worker, and warnings at the head too."""
 
+import re
+import threading
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from clusterenv import Limits
+from clusterenv import Limits, StartupError
+from clusterenv.bounded_log import MOST_BYTES
 from clusterenv.launchers.local import LocalLauncher
 from tests.environments import troubles
+from tests.environments.printing import chatty
 from tests.environments.vectors import SHARED_MEMORY, actions_for, cluster, oracle_of, walks
 from tests.environments.walks import Walk
 from tests.equality import assert_same
@@ -164,3 +169,73 @@ def test_logs_are_kept_where_the_user_asked_for_them(tmp_path):
     folder = tmp_path / "deep" / "logs"
     cluster(walks(NUM_ENVS), launcher=LocalLauncher(log_dir=folder)).close()
     assert len(list(folder.iterdir())) == 2
+
+
+# Logs with names, and how long they get.
+
+
+def test_a_log_folder_has_a_file_for_each_worker(transport, tmp_path):
+    with speaking(troubles.print_a_line, transport, log_dir=tmp_path / "logs") as envs:
+        envs.reset(seed=0)
+        envs.step(ACTIONS)
+    # Hosts may share a file system.
+    folder = tmp_path / "logs" / ("" if transport == "shared_memory" else "host-0.0")
+    assert sorted(path.name for path in folder.iterdir()) == ["worker-0.0.log", "worker-1.0.log"]
+    assert "a step was made" in (folder / "worker-1.0.log").read_text()
+    assert "a step was made" not in (folder / "worker-0.0.log").read_text()
+
+
+def test_a_log_folder_that_cannot_be_made_is_an_error_that_says_so(transport, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StartupError, match=r"log_dir='.*/file/logs.*' cannot be made"):
+        speaking(troubles.print_a_line, transport, log_dir=tmp_path / "file" / "logs")
+
+
+def test_what_is_no_path_is_refused_as_a_log_folder():
+    with pytest.raises(TypeError, match="log_dir=True must be the path of a folder"):
+        speaking(troubles.print_a_line, log_dir=True)
+
+
+@pytest.mark.parametrize("by_child", [False, True], ids=["itself", "by a child process"])
+def test_a_worker_that_prints_without_end_fills_no_disk(transport, by_child, tmp_path):
+    """It prints 120 MB; its log stays short, and has its first and its last words."""
+    makers = chatty(1, 100_000, by_child)
+    with cluster(makers, transport, num_workers=1, log_dir=tmp_path) as envs:
+        envs.reset(seed=0)
+        log = next(tmp_path.rglob("worker-0.0.log"))
+        for number in range(12):
+            envs.step(actions_for(1, number))
+        assert eventually(lambda: log.stat().st_size <= MOST_BYTES)
+        text = log.read_text()
+        assert text.startswith("." * 99 + "\n")
+        assert re.search(r"bytes of output are left out here\] *\n", text)
+        assert text.endswith("." * 99 + "\n")
+
+
+def test_a_host_that_prints_without_end_fills_no_disk_either(tmp_path):
+    launcher = LocalLauncher(hosts=1, log_dir=tmp_path)
+    with cluster(chatty(1, 50_000), num_workers=1, launcher=launcher) as envs:
+        envs.reset(seed=0)
+        for number in range(10):
+            envs.step(actions_for(1, number))
+        # Each line has the name of the worker besides.
+        assert (tmp_path / "host-0.0.log").stat().st_size < 2 * MOST_BYTES
+
+
+def test_files_without_a_name_are_bounded_too():
+    with cluster(chatty(1, 100_000), num_workers=1) as envs:
+        envs.reset(seed=0)
+        output = Path(f"/proc/{envs.workers[0].pid}/fd/1")
+        for number in range(6):
+            envs.step(actions_for(1, number))
+        assert eventually(lambda: output.stat().st_size <= MOST_BYTES)
+
+
+def test_the_thread_that_cuts_logs_ends_with_the_run():
+    with cluster(walks(2)):
+        assert "clusterenv output" in names_of_threads()
+    assert "clusterenv output" not in names_of_threads()
+
+
+def names_of_threads():
+    return [thread.name for thread in threading.enumerate()]

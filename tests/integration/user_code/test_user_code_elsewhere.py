@@ -165,6 +165,34 @@ def test_an_id_whose_class_and_wrapper_are_in_the_script_itself(project, launche
     assert "reward [11.]" in out, err
 
 
+@pytest.mark.parametrize("launcher", ["attach", "local"])
+def test_an_id_that_comes_with_its_module_and_by_itself_is_no_reason_to_warn(project, launcher):
+    """The worker is sent the id, and the module registers it there once more."""
+    project.write(
+        registering="""
+            import warnings
+            import gymnasium as gym
+            from my_env import Base
+            class Own(Base):
+                pass
+            gym.register("Own-v0", "registering:Own")
+            warnings.warn("slippery")
+        """
+    )
+    out, err = project.run(
+        """
+        import registering
+        with ClusterEnv("Own-v0", num_envs=2, num_workers=2, launcher=launcher) as envs:
+            envs.reset(seed=0)
+            print("reset")
+        """,
+        launcher=launcher,
+    )
+    assert "reset" in out, err
+    assert "already in registry" not in err
+    assert "worker-0.0: slippery" in err
+
+
 @pytest.mark.parametrize("launcher", ["attach", "local", "hosts"])
 def test_a_factory_may_ask_for_an_id_that_only_the_script_registers(project, launcher):
     out, err = project.run(

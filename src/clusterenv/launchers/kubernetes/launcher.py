@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from clusterenv.counts import check_count
 from clusterenv.errors import StartupError
 from clusterenv.launchers.base import Order, Status
 from clusterenv.launchers.kubernetes import manifests as written
@@ -17,7 +18,6 @@ from clusterenv.launchers.kubernetes.api import KubernetesApi, KubernetesError
 from clusterenv.launchers.kubernetes.manifests import PodRequest
 from clusterenv.launchers.kubernetes.run import KubernetesRun
 from clusterenv.launchers.parameters import (
-    check_count,
     check_environment,
     names_valid_parameters,
 )
@@ -145,8 +145,8 @@ class KubernetesLauncher:
     def manifests(self) -> str:
         """What a run creates, as YAML for ``kubectl apply``, but for its ticket and its names.
 
-        To start hosts with it yourself, use :class:`AttachLauncher`, and put its key file into
-        the Secret.
+        To start hosts with it yourself, use :class:`clusterenv.AttachLauncher`, and put its key
+        file into the Secret.
         """
         secret = written.secret(self.request, self.name, written.NO_KEY)
         job = written.job(self.request, self.name, self.name, self.num_hosts)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterenv.counts import check_count
 from clusterenv.launchers.base import PLACE_VARIABLE
-from clusterenv.launchers.parameters import check_count
 
 Manifest = dict[str, Any]
 
@@ -30,7 +30,7 @@ _NOT_TEXT = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 @dataclass(frozen=True)
 class PodRequest:
-    """What a host's pod is to be like; the words are those of :class:`KubernetesLauncher`."""
+    """What a host's pod is to be like; the words are those of ``KubernetesLauncher``."""
 
     image: str
     cpus_per_host: float | str | None = 1

@@ -66,3 +66,8 @@ class RayHost:
     """Its name, once the actor is there."""
     end: Status | None = None
     log: str = ""
+
+    @property
+    def group(self) -> Any:
+        """The placement group that it is in."""
+        return self.bundle.group

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from clusterenv.counts import check_count
 from clusterenv.launchers.base import Order, Status
 from clusterenv.launchers.parameters import (
-    check_count,
     check_environment,
     names_valid_parameters,
 )
@@ -215,9 +215,10 @@ class RayLauncher:
         if known is None or known.end is not None:
             return known.log if known is not None else ""
         if not known.node:
-            return f"Ray has not started its actor yet: {self._shortage(known.bundle.group)}"
+            return f"Ray has not started its actor yet: {self._shortage(known.group)}"
+        actor = known.actor
         with contextlib.suppress(RayError):
-            return str(ray.get(known.actor.logs.remote(host), timeout=_ANSWER_S))
+            return str(ray.get(actor.logs.remote(host), timeout=_ANSWER_S))
         return ""
 
     def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
@@ -234,7 +235,7 @@ class RayLauncher:
 
     def _give_back(self) -> None:
         """Remove the groups in which no host is; disconnect when none is left."""
-        used = {host.bundle.group.id for host in self._hosts.values()}
+        used = {host.group.id for host in self._hosts.values()}
         for group_id, group in {bundle.group.id: bundle.group for bundle in self._free}.items():
             if group_id not in used:
                 remove_placement_group(group)
@@ -246,8 +247,8 @@ class RayLauncher:
 def _end(leaving: Mapping[str, RayHost], grace_s: float) -> None:
     _wait_for([host.over for host in leaving.values()], grace_s)
     # Those that can are asked to end their hosts, so that these are gone when we return.
-    known = [(name, host) for name, host in leaving.items() if host.node and not host.end]
-    _wait_for([host.actor.end.remote(name) for name, host in known], _ANSWER_S)
+    actors = [(name, h.actor) for name, h in leaving.items() if h.node and not h.end]
+    _wait_for([actor.end.remote(name) for name, actor in actors], _ANSWER_S)
     for host in leaving.values():
         with contextlib.suppress(RayError):
             ray.kill(host.actor)

@@ -26,8 +26,8 @@ from clusterenv.launchers.slurm.keeper import Keeper
 from clusterenv.launchers.slurm.text import (
     ENDED,
     SQUEUE_FORMAT,
+    JobRequest,
     QueuedJob,
-    Request,
     read_end,
     read_queue,
 )
@@ -67,7 +67,7 @@ class SlurmJobs:
     """
 
     def __init__(
-        self, request: Request, environment: Mapping[str, str], log_dir: str | Path | None
+        self, request: JobRequest, environment: Mapping[str, str], log_dir: str | Path | None
     ) -> None:
         self._request, self._environment = request, environment
         self._log_dir = Path(log_dir).absolute() if log_dir is not None else None

@@ -8,15 +8,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from clusterenv.counts import check_count
 from clusterenv.launchers.base import Order, Status
 from clusterenv.launchers.parameters import (
-    check_count,
     check_environment,
     names_valid_parameters,
 )
 from clusterenv.launchers.slurm.jobs import SlurmJobs
 from clusterenv.launchers.slurm.steps import SlurmSteps
-from clusterenv.launchers.slurm.text import Request
+from clusterenv.launchers.slurm.text import JobRequest
 
 
 class SlurmLauncher:
@@ -77,7 +77,7 @@ class SlurmLauncher:
     ) -> None:
         self.num_hosts = check_count("nodes", nodes, advice="each node is one job with one host")
         self.workers_per_host = cpus_per_node
-        self._request = Request(
+        self._request = JobRequest(
             partition=partition,
             account=account,
             qos=qos,

@@ -13,7 +13,7 @@ from clusterenv.errors import StartupError
 from clusterenv.launchers.base import Status
 from clusterenv.launchers.processes import ProcessLauncher
 from clusterenv.launchers.slurm.commands import SlurmError, address_in_allocation, ask
-from clusterenv.launchers.slurm.text import Request
+from clusterenv.launchers.slurm.text import JobRequest
 
 _END_WITHIN_S = 2.0
 
@@ -24,7 +24,7 @@ class SlurmSteps(ProcessLauncher):
     trusted = False
 
     def __init__(
-        self, request: Request, environment: Mapping[str, str], log_dir: str | Path | None
+        self, request: JobRequest, environment: Mapping[str, str], log_dir: str | Path | None
     ) -> None:
         super().__init__(log_dir)
         self._request, self._environment = request, environment

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from clusterenv.counts import check_count
 from clusterenv.launchers.base import Status
-from clusterenv.launchers.parameters import check_count
 
 SQUEUE_FORMAT = "%A|%T|%r|%N"
 ENDED = frozenset(
@@ -38,7 +38,7 @@ _TIME_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
 @dataclass(frozen=True)
-class Request:
+class JobRequest:
     """What to ask Slurm for, per host."""
 
     partition: str | None = None

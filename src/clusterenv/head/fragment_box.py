@@ -1,0 +1,104 @@
+"""Fragments on their way from hosts to whoever collects them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from clusterenv.host.events import Voided
+from clusterenv.protocol.fragments import FragmentPart
+
+
+class FragmentBox:
+    """Fragments that have come and were not taken yet, and word of those that will not come."""
+
+    def __init__(self) -> None:
+        self.waiting: list[FragmentPart] = []
+        """In the order in which they came."""
+        self.num_waiting = 0
+        """How many slots they have, where one that has two counts twice."""
+        self._arrived: list[FragmentPart] = []
+        self._missing: list[Voided] = []
+
+    def put(self, part: FragmentPart) -> None:
+        """A fragment has come."""
+        self.waiting.append(part)
+        self.num_waiting += len(part.slots)
+        self._arrived.append(part)
+
+    def put_missing(self, voided: Iterable[Voided]) -> None:
+        """These requests will bring no fragments."""
+        self._missing += voided
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether :meth:`take_missing` has something to tell."""
+        return bool(self._missing)
+
+    def take_arrived(self) -> list[FragmentPart]:
+        """What has come since the last time, even if it was dropped."""
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def take_missing(self) -> list[Voided]:
+        """What will not come, since the last time."""
+        missing, self._missing = self._missing, []
+        return missing
+
+    @property
+    def num_different(self) -> int:
+        """How many slots have fragments that wait."""
+        return sum(len(part.slots) for part in self._split()[0])
+
+    def take_one_per_slot(self) -> list[FragmentPart]:
+        """Of each slot the fragment that came first, in the order of slots; others wait on."""
+        parts, others = self._split()
+        self._keep(others)
+        return sorted(parts, key=lambda part: part.slots)
+
+    def _split(self) -> tuple[list[FragmentPart], list[FragmentPart]]:
+        """Of each slot the fragment that came first; and the others, for the next rollout."""
+        seen: set[int] = set()
+        firsts: list[FragmentPart] = []
+        others: list[FragmentPart] = []
+        for part in self.waiting:
+            (firsts if seen.isdisjoint(part.slots) else others).append(part)
+            seen.update(part.slots)
+        return firsts, others
+
+    def _keep(self, parts: list[FragmentPart]) -> None:
+        self.waiting[:] = parts
+        self.num_waiting = sum(len(part.slots) for part in parts)
+
+    def take_first(self) -> FragmentPart:
+        """The one that has waited longest."""
+        part = self.waiting.pop(0)
+        self.num_waiting -= len(part.slots)
+        return part
+
+    def drop_moved(self, moved: Sequence[int]) -> None:
+        """Fragments of slots that start over elsewhere do not fit those that will come."""
+        gone = set(moved)
+        parts = self.waiting.copy()
+        self._keep([part for part in parts if gone.isdisjoint(part.slots)])
+        for part in parts:
+            if not gone.isdisjoint(part.slots):
+                part.release()
+
+    def drop_later(self) -> None:
+        """Of each slot only the fragment that came first is wanted."""
+        parts, others = self._split()
+        self._keep(parts)
+        for part in others:
+            part.release()
+
+    def drop(self) -> None:
+        """Nobody wants the fragments that have come."""
+        for part in self.waiting:
+            part.release()
+        self._keep([])
+
+    def clear(self) -> None:
+        """Nobody wants what has come, nor to know what has not."""
+        self.drop()
+        self._arrived.clear()
+        self._missing.clear()

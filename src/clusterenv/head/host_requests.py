@@ -1,0 +1,70 @@
+"""Requests about slots, split among the hosts that own them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from clusterenv.arrays import Array
+from clusterenv.errors import WorkerLostError
+from clusterenv.head.fleet import Fleet, Host
+from clusterenv.plain.values import pack
+from clusterenv.protocol.requests import AnyRequest, Step, narrow
+from clusterenv.sharing import Splitter
+
+
+class HostRequests:
+    """Numbers requests and sends them to the hosts of their slots."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.last_number = 0
+        """Of the requests so far."""
+        self.incomplete = ""
+        """Why some slots will never be answered for, if that is so."""
+        self._deals = -1
+        self._splitter = Splitter(())
+
+    def new_number(self) -> int:
+        """An id that no earlier request had; WorkerLostError if slots are gone for good."""
+        if self.incomplete:
+            raise WorkerLostError(self.incomplete)
+        self.last_number += 1
+        return self.last_number
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every request has been answered."""
+        return all(host.is_idle for host in self._fleet.hosts)
+
+    def split(self, slots: Sequence[int]) -> list[tuple[Host, tuple[int, ...], slice]]:
+        """``slots`` (ascending) by host, and where in ``slots`` each group is."""
+        hosts = self._fleet.hosts
+        if self._deals != self._fleet.deals:
+            self._deals = self._fleet.deals
+            self._splitter = Splitter([*(h.slots.start for h in hosts), hosts[-1].slots.stop])
+        return [(hosts[owner], group, part) for owner, group, part in self._splitter.split(slots)]
+
+    def ask(self, request: AnyRequest) -> None:
+        """Have the slots of ``request`` worked on."""
+        for host, slots, part in self.split(request.slots):
+            host.ask(narrow(request, request.request, slots, part))
+
+    def step(
+        self, slots: Sequence[int], actions: Array | list[Any], num_parts: int, together: bool
+    ) -> None:
+        """Step these slots, whose actions are in the same order."""
+        number = self.new_number()
+        for host, group, part in self.split(slots):
+            if isinstance(actions, np.ndarray):
+                step = Step(number, group, num_parts=num_parts, together=together)
+                host.ask(step, actions[part])
+            else:
+                packed = tuple(pack(action, allow_pickle=True) for action in actions[part])
+                host.ask(Step(number, group, packed_actions=packed, together=together))
+
+    def abandon(self) -> set[int]:
+        """Take no notice of what was asked so far; the slots that hosts never reached."""
+        return {slot for host in self._fleet.hosts for slot in host.abandon()}

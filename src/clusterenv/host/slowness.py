@@ -1,0 +1,114 @@
+"""Workers that make no progress: told, with their stacks, long before they count as lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from clusterenv.host.events import Stuck
+from clusterenv.host.plan import WorkerLimits
+from clusterenv.host.worker import Worker
+from clusterenv.memory.pulse import STACKS_FOLLOW
+from clusterenv.protocol.requests import Act, Collect, Evaluate, Reset, Step
+
+# A worker's signs of life come twice a second; where they stop, its stacks need a moment, too.
+_GRACE_S = 1.5
+_HUNG_GRACE_S = 2.0
+_MOST_LINES = 20
+_TIMEOUT = "Timeout ("
+"""So begins what faulthandler writes when code holds the GIL."""
+_DOING = {
+    Step: "a step",
+    Act: "a step",
+    Reset: "a reset",
+    Collect: "a fragment",
+    Evaluate: "an evaluation",
+}
+
+
+def find_stuck(workers: Sequence[Worker], limits: WorkerLimits, now: float) -> Iterator[Stuck]:
+    """What is to be told of workers that make no progress; of several, one with its stack."""
+    found = [(worker, seconds) for worker in workers if (seconds := _stuck_s(worker, limits, now))]
+    if found:
+        # Threads of one process take turns: the others wait for the one that is in user code.
+        worker, seconds = max(found, key=lambda one: len(_stack_of(one[0])))
+        others = f" (as {len(found) - 1} more workers do)" if len(found) > 1 else ""
+        yield Stuck(worker.name, _in_words(worker, seconds, others, limits))
+
+
+def _stuck_s(worker: Worker, limits: WorkerLimits, now: float) -> float:
+    """For how long it has made no progress, if that has not been told yet; else 0."""
+    pulse, alive_at = worker.pulse, worker.pulse.alive_at
+    if pulse.num_stacks != worker.num_stacks:
+        worker.num_stacks = pulse.num_stacks
+        stuck_s = now - pulse.busy_since if pulse.busy_since else 0.0
+        # If nobody looked for a while, it may be at something else by now.
+        return stuck_s if stuck_s > limits.slow_warning_s else 0.0
+    if not worker.is_busy:
+        worker.is_told_slow = False
+    if worker.is_told_slow or not worker.is_busy:
+        return 0.0
+    since = alive_at or _known_since(worker, now)
+    worker.is_told_slow = now - since > limits.slow_warning_s + _GRACE_S
+    return now - since if worker.is_told_slow else 0.0
+
+
+def _known_since(worker: Worker, now: float) -> float:
+    """Since when it must be at what it does, if it gives no signs of life: a thread gives none."""
+    if not worker.is_ready:
+        return worker.started_at
+    # Nobody knows how long these may take; within them a worker watches each step.
+    asked = [a for a in worker.asked.values() if not isinstance(a.request, Collect | Evaluate)]
+    return min((one.sent_at for one in asked), default=now)
+
+
+def find_frozen(
+    workers: Iterable[Worker], limits: WorkerLimits, now: float
+) -> Iterator[tuple[Worker, str]]:
+    """Whose env has held the GIL for too long: such a worker cannot end itself."""
+    for worker in workers:
+        alive_at, (name, allowed_s) = worker.pulse.alive_at, _limit_of(worker, limits)
+        if alive_at and worker.is_busy and now - alive_at > allowed_s + _HUNG_GRACE_S:
+            yield worker, f"no sign of life within {name}={allowed_s:g}"
+
+
+def _limit_of(worker: Worker, limits: WorkerLimits) -> tuple[str, float]:
+    """How long it may take for what it does now."""
+    if worker.is_ready:
+        return "step_timeout_s", limits.step_timeout_s
+    return "startup_timeout_s", limits.startup_timeout_s
+
+
+def _in_words(worker: Worker, seconds: float, others: str, limits: WorkerLimits) -> str:
+    slot, (limit, allowed_s) = worker.current_slot, _limit_of(worker, limits)
+    kinds = [type(asked.request) for asked in worker.asked.values()]
+    doing = _DOING.get(kinds[0], "a call") if kinds else "what it does"
+    doing = doing if worker.is_ready else "building its envs"
+    where = "" if slot is None else f", in the env of slot {slot}"
+    stack = _stack_of(worker)
+    shown = f"\nIts stack, the last call first:\n{stack}" if stack else ""
+    return (
+        f"{worker.whereabouts()} makes no progress for {seconds:.0f} s in {doing}{where}{others}; "
+        f"it counts as lost after {limit}={allowed_s:g}{shown}"
+    )
+
+
+def _stack_of(worker: Worker) -> str:
+    return stack_in(worker.running.log_tail())
+
+
+def stack_in(log: str) -> str:
+    """The stacks that were written to a log last, that of the main thread first."""
+    start = max(log.rfind(STACKS_FOLLOW), log.rfind(_TIMEOUT))
+    if start < 0:
+        return ""
+    _, _, text = log[start:].partition("\n")
+    blocks = [block.strip("\n") for block in text.split("\n\n")]
+    # The main thread is written last, and the thread that watches it is of no interest.
+    threads = [block for block in reversed(blocks) if block and "lifeline.py" not in block]
+    lines = "\n".join(threads).splitlines()
+    return "\n".join([line for line in lines if not _is_ours(line)][:_MOST_LINES])
+
+
+def _is_ours(line: str) -> bool:
+    """Whether a line of a stack is about the worker itself, and not about the user's code."""
+    return "/clusterenv/worker/" in line or '"<frozen runpy>"' in line

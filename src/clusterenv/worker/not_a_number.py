@@ -1,0 +1,57 @@
+"""Policies that give NaN although their weights are finite are refused.
+
+An env would take NaN as any action, and the likeliest of actions whose scores are NaN is action 0,
+of a log-probability of NaN: outputs of a fragment are looked at together, which costs next to
+nothing, and real actions in every step, before an env sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isnan
+from typing import Any
+
+import numpy as np
+
+from clusterenv.arrays import Array
+from clusterenv.plain.spaces import Leaf
+from clusterenv.policies.base import Acted
+from clusterenv.worker.stepper import UserCodeError
+
+LOOKED_AT = ("log_prob", "value")
+"""The outputs that every learner reads; a policy may have others, where NaN means something."""
+
+
+def holds_nan(array: Array) -> bool:
+    """Whether any number is NaN: a fraction of what ``np.isnan(array).any()`` costs."""
+    array = np.asarray(array)
+    # argmax takes NaN for the largest number. Unlike a sum it warns of nothing.
+    return array.dtype.kind == "f" and array.size > 0 and isnan(array.item(array.argmax()))
+
+
+def refuse_nan_actions(acted: Acted, real_leaves: Sequence[Leaf], slots: Sequence[int]) -> None:
+    """UserCodeError if an action, of which there is a row per slot, is NaN: before envs see it."""
+    for leaf in real_leaves:
+        action = leaf.of(acted.actions)
+        if holds_nan(action):
+            _blame("action", action, slots, acted)
+
+
+def refuse_nan_outputs(name: str, array: Array, slots: Sequence[int]) -> None:
+    """UserCodeError if one of these outputs, of which there are rows by slot, is NaN."""
+    if holds_nan(array):
+        _blame(name, array, slots)
+
+
+def _blame(name: str, array: Array, slots: Sequence[int], acted: Acted | None = None) -> None:
+    rows = np.isnan(array).reshape(len(slots), -1).any(1)
+    slot = int(slots[int(rows.argmax())])
+    count = f" (and of {rows.sum() - 1} other slots of this worker)" if rows.sum() > 1 else ""
+    raise UserCodeError(slot, _action_of(acted, int(rows.argmax()))) from ValueError(
+        f"the policy's {name} of slot {slot}{count} is NaN, although its weights are finite: look "
+        "at the observation that it acted on, and for a division by 0 or the logarithm of 0 in it"
+    )
+
+
+def _action_of(acted: Acted | None, row: int) -> Any:
+    return None if acted is None or isinstance(acted.actions, dict | tuple) else acted.actions[row]

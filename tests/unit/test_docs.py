@@ -1,0 +1,125 @@
+"""The documentation is true: its code runs, and it describes every public name."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import clusterenv
+from clusterenv import distributions
+
+ROOT = pathlib.Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+# Pages written before these tests have fragments of code; what they say is tested elsewhere.
+PAGES_IN_PROCESSES = ["concepts.md", "howto/looking-inside.md"]
+# These have policies in PyTorch, which each worker would import, for seconds.
+PAGES_IN_THREADS = ["coming-from.md", "howto/envs.md", "howto/policies.md", "start.md"]
+IN_THREADS = (
+    "from clusterenv import ClusterEnv; "
+    "ClusterEnv.__init__.__kwdefaults__['launcher'] = 'in-process'"
+)
+BLOCK = re.compile(r"^```(python|diff)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def script_of(page):
+    """The page's code, each line with the number that it has on the page.
+
+    Of a diff, what is left after the change. A block below ``<!-- not run: why -->`` is left out.
+    """
+    lines = [""] * (page.count("\n") + 1)
+    for block in BLOCK.finditer(page):
+        kind, code = block.groups()
+        before = page[: block.start()]
+        if before.rstrip().splitlines()[-1].startswith("<!-- not run: "):
+            continue
+        first = before.count("\n") + 1
+        for number, line in enumerate(code.splitlines(), first):
+            if kind == "python":
+                lines[number] = line
+            elif not line.startswith("-"):
+                lines[number] = line[1:]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", [*PAGES_IN_PROCESSES, *PAGES_IN_THREADS])
+def test_code_on_the_page_runs(name, tmp_path):
+    page, script = (DOCS / name).read_text(), tmp_path / "page.py"
+    if "EnvPoolBackend(" in page:
+        pytest.importorskip("envpool", reason="EnvPool is for Linux on x86_64")
+    # The first line of a page is its title.
+    title = IN_THREADS if name in PAGES_IN_THREADS else ""
+    script.write_text(title + script_of(page))
+    command = [sys.executable, "-W", "error::DeprecationWarning:__main__", str(script)]
+    # More threads of torch than cores get in each other's way.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, f"docs/{name} (line numbers are the page's):\n{done.stderr}"
+
+
+def test_code_keeps_its_line_numbers_and_diffs_are_applied():
+    page = "text\n```python\na = 1\n```\n```diff\n-b = 2\n+b = 3\n c = a\n```\n"
+    assert script_of(page).splitlines() == ["", "", "a = 1", "", "", "", "b = 3", "c = a", ""]
+
+
+def test_code_that_cannot_run_is_left_out():
+    page = "<!-- not run: needs a cluster -->\n```python\nboom()\n```\n"
+    assert not script_of(page).strip()
+
+
+def test_the_api_reference_has_every_public_name():
+    described = set(re.findall(r"^\.\. (?:auto\w+|data):: (\w+)$", api(), re.MULTILINE))
+    assert set(clusterenv.__all__) <= described
+
+
+def test_the_api_reference_has_every_distribution():
+    described = re.findall(r"^\.\. autoclass:: (\w+)$", api(), re.MULTILINE)
+    not_classes_of_the_user = {"Distribution", "divergence_of_log_probs"}
+    assert set(distributions.__all__) - not_classes_of_the_user <= set(described)
+
+
+def api():
+    return (DOCS / "api.md").read_text()
+
+
+def test_names_that_pages_import_are_public():
+    for file in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        lines = re.findall(
+            r"^[+ ]?from clusterenv import ([\w, ]+)", file.read_text(), re.MULTILINE
+        )
+        imported = {name.strip() for line in lines for name in line.split(",")} - {""}
+        assert imported <= {*clusterenv.__all__, "distributions"}, file.relative_to(ROOT)
+
+
+def test_links_between_files_lead_somewhere():
+    """Those of the README and CHANGELOG, which Sphinx does not see, and of the pages."""
+    for file in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")):
+        for target in re.findall(r"\]\(([^)#\s]+)", file.read_text()):
+            if not re.match(r"[a-z]+:", target):
+                assert (file.parent / target).exists(), f"{file.relative_to(ROOT)}: {target}"
+
+
+def test_the_list_for_language_models_has_every_page():
+    listed = set(re.findall(r"\]\((\S+)\.html\)", (DOCS / "llms.txt").read_text()))
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md")}
+    assert listed == pages - {"index"}
+
+
+def test_the_readme_starts_with_what_a_newcomer_needs():
+    first_screen = (ROOT / "README.md").read_text().splitlines()[:40]
+    for wanted in ("pip install", "make demo", "make test", "ClusterEnv("):
+        assert any(wanted in line for line in first_screen), f"not on the first screen: {wanted}"
+
+
+def test_messages_in_troubleshooting_are_those_of_the_source():
+    source = "".join(
+        path.read_text() for path in pathlib.Path(clusterenv.__file__).parent.rglob("*.py")
+    )
+    messages = re.findall(r"^### `(.*)`$", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    assert len(messages) > 10
+    for message in messages:
+        assert message in source, f"no message has {message!r} any more"
