@@ -43,8 +43,8 @@ MAY_IMPORT = {
     "surroundings sync version",
     "host": "arrays bell children descriptors memory plain protocol restarts sharing stopwatch "
     "strays sync.rules worker.deadlines worker.main worker.loop",
-    "worker": "arrays backends.base building_slots distributions lifelines memory plain policies protocol "
-    "randomness strays surroundings",
+    "worker": "arrays backends.base building_slots distributions lifelines memory plain policies "
+    "protocol randomness strays surroundings",
     "memory": "arrays bell plain protocol",
     "protocol": "arrays plain",
     "plain": "arrays",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterenv.agreement import AgreedSpaces, agree_on_spaces
+from clusterenv.backends.base import ThreadedBackend
 from clusterenv.errors import StartupError
 from clusterenv.head.drift import Drift
 from clusterenv.head.episodes import EpisodeLog
