@@ -174,8 +174,8 @@ def test_nothing_is_left_when_the_head_is_killed_while_an_env_holds_the_gil(ray_
         assert_nothing_left(ray_cluster)
 
 
-# Ray gives its own servers up too early on a busy machine; what it prints then.
-RAY_GAVE_UP = ("Starting Ray client server failed", "Failed to connect to socket")
+# Ray gives its own server up too early on a busy machine; what it prints then.
+RAY_GAVE_UP = "Starting Ray client server failed"
 
 
 def hosts_seen_by(head_of, attempts=3):
@@ -183,16 +183,20 @@ def hosts_seen_by(head_of, attempts=3):
     for attempt in range(attempts):
         with head_of(attempt) as head:
             code, report = head.wait(), head.report()
-            if not any(said in report for said in RAY_GAVE_UP):
+            if RAY_GAVE_UP not in report:
                 assert code == 0, report
                 return set(head.output.split())
     pytest.fail(report)
 
 
 def test_the_head_may_be_on_any_node_of_the_cluster(ray_cluster, tmp_path):
-    on_node, source = ray_cluster["r1"].command([]), HEAD.format(address="auto")
-    seen = hosts_seen_by(lambda k: HeadScript(folder(tmp_path, k), source, on_node))
-    assert seen == {"r1", "r2", "r3"}
+    # Also on one that failed before and came back.
+    ray_cluster.kill_node("r1")
+    ray_cluster.reset()
+    with HeadScript(tmp_path, HEAD.format(address="auto"), ray_cluster["r1"].command([])) as head:
+        assert head.wait() == 0, head.report()
+        # Ray may have a word to say about the end of the old node.
+        assert set(head.output.split()) >= {"r1", "r2", "r3"}
 
 
 def test_the_head_may_be_outside_the_cluster(ray_cluster, tmp_path):

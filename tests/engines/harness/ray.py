@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -84,6 +85,7 @@ class RayCluster:
         """Bring back the nodes that were killed."""
         dead = [name for name in self.nodes if self._daemons[name].process.poll() is not None]
         for name in dead:
+            self._empty_temporary_folder(name)
             self._start_node(name)
         self.wait_until_up(*dead)
 
@@ -126,6 +128,15 @@ class RayCluster:
         own = self._folder / f"{name}.tmp"
         own.mkdir()
         self.hosts[name].run(["mount", "--bind", str(own), str(self.hosts.claim.short_folder)])
+
+    def _empty_temporary_folder(self, name: str) -> None:
+        # Beside the old raylet's socket the new one would get another name, and drivers on this
+        # node look for it under the name that the head node's raylet has.
+        for session in (self._folder / f"{name}.tmp").iterdir():
+            if session.is_symlink() or session.is_file():
+                session.unlink()
+            else:
+                shutil.rmtree(session)
 
     def _start_node(self, name: str) -> None:
         host, log = self.hosts[name], self._folder / f"ray-{name}.log"
