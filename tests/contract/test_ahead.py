@@ -269,7 +269,8 @@ def test_an_error_in_the_rollout_ahead_is_raised_and_the_next_one_starts_over(tr
         assert_same_rollouts([envs.rollout(policy, T, ahead=1)], [again])
 
 
-@pytest.mark.parametrize("transport", ["in-process", "tcp"])
+# Not in-process: there a worker at the gate has the turn, and the first rollout may wait for it.
+@pytest.mark.parametrize("transport", ["shared_memory", "tcp"])
 def test_an_error_in_the_rollout_ahead_that_another_call_hears_of_resets_the_envs(
     transport, tmp_path
 ):
