@@ -1,219 +1,215 @@
-"""What ClusterEnv leaves of an engine's speed: EnvPool alone and behind it, in turns in one run.
+"""What ClusterEnv leaves of an engine's speed: the engine alone and behind it, in turns in one run.
 
     python benchmarks/engine_throughput.py
-    python benchmarks/engine_throughput.py --cells CartPole-v1:1024 --threads 2 --rounds 3
+    python benchmarks/engine_throughput.py --cells CartPole-v1:1024 jax/CartPole:256 --rounds 3
 
-One worker with the same threads, shared memory. `step`: actions from the head. `recv`: partial
-batches by EnvPool's own asynchronous mode. `rollout`: a small MLP or CNN acts, in one process with
-EnvPool, or on the worker. Takes some seven minutes on two cores. Results go to
+Engines: EnvPool, ALE's own vectorised games, an env in JAX. Each alone, on one host in the head's
+process, and on two hosts behind encrypted tcp with half of the threads each. `step`: actions from
+the head. `recv`: partial batches by EnvPool's own asynchronous mode. `rollout`: a small MLP or CNN
+acts, in one process with the engine, or on the workers. All sides are there at once, and stopped
+while another is measured. Takes some ten minutes on two cores. Results go to
 ``benchmarks/results/engines``.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-# As in a worker. Threads of BLAS would fight with those of EnvPool, and lose.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-import envpool
-import networks
-import numpy as np
 import report
-import torch
+from engine_cells import ENGINES, RECV, ROLLOUT, STEP, Cell
+from engine_sides import Plan, Result, Side, measure
 from paired import ratio_of
+from sessions import FunctionSession, Turns
 
-from clusterenv import ClusterEnv, EnvPoolBackend, TorchPolicy
-from clusterenv.distributions import Categorical
-from clusterenv.randomness import SlotRandom
-from clusterenv.tools.bench_policy import bench_policy
-
-CELLS = ("CartPole-v1:1024", "LunarLander-v3:1024", "Pong-v5:128")
-WAYS = ("step", "recv", "rollout")
-HIDDEN, SEED = 64, 1
+CELLS = (
+    "CartPole-v1:1024",
+    "LunarLander-v3:1024",
+    "Pong-v5:128",
+    "ale/pong:32",
+    "jax/CartPole:1024",
+)
+CORES = 16
+"""For which the floors were set."""
+STEP_FLOORS = {
+    Cell("envpool", "CartPole-v1", 1024): 0.60,
+    Cell("envpool", "LunarLander-v3", 1024): 0.90,
+    Cell("envpool", "Pong-v5", 128): 0.95,
+}
+"""Of these cells on one host …"""
+FLOORS = {
+    (Side.ONE_HOST, RECV): 0.90,
+    (Side.ONE_HOST, ROLLOUT): 0.90,
+    (Side.TWO_HOSTS, ROLLOUT): 0.80,
+}
+"""… and of the same cells in other ways; all of EnvPool alone with all threads."""
+PARTS = ("env", "inference", "serialise", "network", "wait", "learner", "head", "other")
 NOTES = """\
-- Steps per second: medians over the rounds. Ratio: to EnvPool alone in the same round, its median,
-  and the 90 % interval of that by bootstrap.
+- Steps per second: medians over the rounds. Ratio: to the engine alone with all threads in the same
+  round, its median, and the 90 % interval of that by bootstrap.
+- One host: one worker with all threads, in shared memory. Two hosts: two processes on this machine
+  behind encrypted tcp, each with one worker, half of the envs and half of the threads. XLA takes as
+  many threads as there are cores in each worker.
 - `step`: random actions from the head. `recv`: as `step`, a quarter of the envs at a time, by
-  EnvPool's own asynchronous mode (`batch_size`). `rollout`: an MLP of 64x64 by NumPy acts on one
-  thread, a small CNN by torch on images with as many as EnvPool has; 32 steps of each slot, 8 on
-  images. Alone, policy and EnvPool run in one process, which keeps nothing but the observations.
+  EnvPool's own asynchronous mode (`batch_size`). `rollout`: an MLP of 64x64 acts, by NumPy on one
+  thread or by JAX, and a small CNN by torch on images with as many threads as the engine has; 32
+  steps of each slot, 8 on images. Alone, policy and engine run in one process, in a loop in Python
+  that keeps nothing but the observations.
+- EnvPool and ALE reset with the next step, which counts as one. Every row of a `rollout` is a real
+  transition: there such a step comes on top and is not counted.
+- Where the time goes: of an average worker, in a measurement of its own after the rounds. `env`:
+  the engine steps. `inference`: the policy acts. `wait`: for the other worker. `learner`: the loop
+  of this benchmark. The rest is what ClusterEnv adds: `serialise` (rows written), `network`
+  (messages and wake-ups under way), `head` (requests and results at the head), `other`. In `recv`
+  EnvPool's threads step all the while: `env` is the time in which the worker waits for a batch.
+- Others: the share of all cores that other processes took, the most of any measurement.
 """
-Run = Callable[[int], None]
 
 
-def is_image(space: Any) -> bool:
-    """Whether a CNN acts."""
-    return len(space.shape) == 3
+@dataclass(frozen=True)
+class Measured:
+    """One way to step one cell: all rounds of each side, and the shares of each but the first."""
+
+    cell: Cell
+    way: str
+    rounds: dict[Side, list[Result]]
+    shares: dict[Side, Result]
+
+    def speeds(self, side: Side) -> list[float]:
+        """Steps per second of each round."""
+        return [result["steps_per_s"] for result in self.rounds[side]]
+
+    def others(self, side: Side) -> float:
+        """The most that other processes took."""
+        return max(one["others"] for part in (Side.ALONE, side) for one in self.rounds[part])
+
+    def verdict(self, side: Side, ratio: float) -> str:
+        """The floor, and whether it was kept."""
+        if self.cell not in STEP_FLOORS:
+            return ""
+        floors = {**FLOORS, (Side.ONE_HOST, STEP): STEP_FLOORS[self.cell]}
+        if (floor := floors.get((side, self.way))) is None:
+            return ""
+        return f"≥ {floor:.2f}: {'kept' if ratio >= floor else 'missed'}"
+
+    @property
+    def names(self) -> list[str]:
+        """The first columns of both tables."""
+        return [self.cell.engine.name, self.cell.env, str(self.cell.num_envs), self.way]
+
+    def lines(self) -> Iterator[list[str]]:
+        """Of the table of speeds, one for each side but the first."""
+        alone = self.speeds(Side.ALONE)
+        for side in self.shares:
+            ratio = ratio_of(alone, self.speeds(side))
+            yield [
+                *self.names,
+                str(side),
+                f"{statistics.median(alone):,.0f}",
+                f"{statistics.median(self.speeds(side)):,.0f}",
+                f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
+                self.verdict(side, ratio.median),
+                f"{self.others(side):.0%}",
+            ]
+
+    def share_lines(self) -> Iterator[list[str]]:
+        """Of the table of shares."""
+        for side, shares in self.shares.items():
+            yield [*self.names, str(side), *(f"{100 * shares[part]:.1f} %" for part in PARTS)]
+
+    def record(self) -> dict[str, Any]:
+        """The raw numbers."""
+        return {"way": self.way, "rounds": self.rounds, "shares": self.shares, **asdict(self.cell)}
 
 
-def fragment_steps(space: Any) -> int:
-    """The length of a rollout."""
-    return 8 if is_image(space) else 32
+def measure_cell(cell: Cell, plan: Plan, timeout_s: float) -> Iterator[Measured]:
+    """Each way of a cell; its sides take turns."""
+    with Turns(timeout_s) as turns:
+        for side in Side:
+            turns.add(side, partial(FunctionSession, measure, cell, side, plan))
+        for way in cell.engine.ways:
+            one_round(turns, cell)
+            rounds = [one_round(turns, cell) for _ in range(plan.rounds)]
+            shares = one_round(turns, cell)
+            shares.pop(Side.ALONE)
+            yield Measured(cell, way, {s: [one[s] for one in rounds] for s in Side}, shares)
 
 
-def policy_for(envs: Any) -> Any:
-    """What acts in a rollout."""
-    observations, actions = envs.single_observation_space, envs.single_action_space
-    if not is_image(observations):
-        return bench_policy(observations, actions, HIDDEN)
-    torch.manual_seed(SEED)
-    net = networks.small_cnn(observations.shape, int(actions.n))
-    return TorchPolicy(net, distribution=logits_of)
-
-
-def logits_of(net: Any, observations: Any) -> Categorical:
-    """The actor alone."""
-    return Categorical(net.logits(observations))
-
-
-def alone(task: str, num_envs: int, threads: int) -> tuple[Run, Run, Run]:
-    """EnvPool in this process: steps, partial batches, and steps with a policy."""
-    torch.set_num_threads(threads)
-    pool = EnvPoolBackend(task, num_threads=threads).build(range(num_envs))
-    observations, _ = pool.reset(seed=SEED)
-    actions = some_actions(pool.single_action_space, num_envs)
-    policy, random = policy_for(pool), SlotRandom(SEED, range(num_envs))
-
-    def step(count: int) -> None:
-        for number in range(count):
-            pool.step(actions[number % len(actions)])
-
-    def act(count: int) -> None:
-        nonlocal observations
-        kept = []
-        for number in range(count):
-            random.go_to(number)
-            acted = policy.act(observations, None, random)
-            observations, *_ = pool.step(acted.actions)
-            kept.append(observations)
-
-    return step, partial_batches_alone(task, num_envs, threads), act
-
-
-def partial_batches_alone(task: str, num_envs: int, threads: int) -> Run:
-    """EnvPool's own asynchronous mode."""
-    size = num_envs // 4
-    kind = {"env_type": "gymnasium", "num_threads": threads, "seed": SEED}
-    pool: Any = envpool.make(task, num_envs=num_envs, batch_size=size, **kind)
-    actions = some_actions(pool.single_action_space, size)
-    pool.async_reset()
-
-    def receive(count: int) -> None:
-        for number in range(4 * count):
-            *_, infos = pool.recv()
-            pool.send(actions[number % len(actions)], infos["env_id"])
-
-    return receive
-
-
-def behind(task: str, num_envs: int, threads: int, stack: ExitStack) -> tuple[Run, Run, Run]:
-    """The same in one worker of ClusterEnv."""
-    backend, size = EnvPoolBackend(task, num_threads=threads), num_envs // 4
-    opened = (ClusterEnv(backend, num_envs, batch_size=batch) for batch in (None, size, None))
-    stepped, received, rolled = (stack.enter_context(envs) for envs in opened)
-    stepped.reset(seed=SEED)
-    received.async_reset(seed=SEED)
-    rolled.reset(seed=SEED)
-    actions = some_actions(stepped.single_action_space, num_envs)
-    policy, length = policy_for(rolled), fragment_steps(rolled.single_observation_space)
-
-    def step(count: int) -> None:
-        for number in range(count):
-            stepped.step(actions[number % len(actions)])
-
-    def receive(count: int) -> None:
-        for number in range(4 * count):
-            *_, infos = received.recv()
-            received.send(actions[number % len(actions)][:size], infos["env_id"])
-
-    def roll(count: int) -> None:
-        for _ in range(count // length):
-            rolled.rollout(policy, length)
-
-    return step, receive, roll
-
-
-def some_actions(space: Any, num_envs: int) -> list[Any]:
-    """A few batches of random actions."""
-    space.seed(SEED)
-    return [np.stack([space.sample() for _ in range(num_envs)]) for _ in range(8)]
-
-
-def seconds_of(run: Run, count: int) -> float:
-    """How long so many steps take."""
-    begun = time.perf_counter()
-    run(count)
-    return time.perf_counter() - begun
-
-
-def count_for(run: Run, seconds: float, length: int) -> int:
-    """Steps, in whole fragments of this length, that take about so long."""
-    run(length)
-    return length * max(1, round(seconds / seconds_of(run, length)))
-
-
-def measure(cell: str, threads: int, rounds: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """The steps per second of each round, for each way to step."""
-    task, _, number = cell.partition(":")
-    num_envs = int(number)
-    space = envpool.make_spec(task).gymnasium_observation_space
-    length = fragment_steps(space)
-    with ExitStack() as stack:
-        ways = zip(
-            WAYS,
-            alone(task, num_envs, threads),
-            behind(task, num_envs, threads, stack),
-            strict=True,
-        )
-        for way, one, other in ways:
-            count = count_for(one, seconds, length)
-            other(length)
-            pairs = [(seconds_of(one, count), seconds_of(other, count)) for _ in range(rounds)]
-            ones, others = ([num_envs * count / s for s in c] for c in zip(*pairs, strict=True))
-            yield {"env": task, "envs": num_envs, "how": way, "alone": ones, "behind": others}
-
-
-def row_of(cell: dict[str, Any]) -> list[str]:
-    """A line of the table."""
-    ratio = ratio_of(cell["alone"], cell["behind"])
-    speeds = [f"{statistics.median(cell[side]):,.0f}" for side in ("alone", "behind")]
-    interval = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
-    return [cell["env"], str(cell["envs"]), cell["how"], *speeds, interval]
+def one_round(turns: Turns, cell: Cell) -> dict[Side, Result]:
+    """What each side yields next."""
+    found: dict[Side, Result] = {}
+    for side, result, missing in turns.round():
+        if missing:
+            raise SystemExit(f"{cell.engine.name} {cell.env}, {side}: {missing}")
+        found[Side(side)] = result
+    return found
 
 
 def main() -> None:
     """Measure, and write the record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cells", nargs="+", default=CELLS, help="task:envs …")
-    parser.add_argument("--threads", type=int, default=report.cores())
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--label", default="")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    cells: list[dict[str, Any]] = []
-    for name in options.cells:
-        for cell in measure(name, options.threads, options.rounds, options.seconds):
-            print(*row_of(cell), flush=True)
-            cells.append(cell)
-    header = ("env", "envs", "how", "EnvPool alone", "behind ClusterEnv", "ratio")
-    settings = {"threads": options.threads, "rounds": options.rounds, "envpool": version("envpool")}
+    options = _options()
+    plan = Plan(options.threads, options.rounds, options.seconds)
+    machine = report.machine()
+    all_measured: list[Measured] = []
+    for cell in options.cells:
+        for measured in measure_cell(cell, plan, options.timeout):
+            for line in measured.lines():
+                print(*line, file=sys.stderr, flush=True)
+            all_measured.append(measured)
+    publish(all_measured, machine, plan, options)
+
+
+def publish(
+    measured: list[Measured], machine: dict[str, str], plan: Plan, options: argparse.Namespace
+) -> None:
+    """Write the record."""
+    names = ("engine", "env", "envs", "how", "where")
+    speeds = (*names, "alone", "behind ClusterEnv", "ratio", "floor", "others")
+    packages = {engine.package: version(engine.package) for engine in ENGINES.values()}
+    settings = {**packages, **asdict(plan)}
     sections = {
-        "Steps per second": report.table(header, map(row_of, cells)),
-        "Notes": NOTES,
-        "Machine": report.facts({**report.machine(), **settings}),
+        "Steps per second": report.table(speeds, (li for one in measured for li in one.lines())),
+        "Where a worker's time goes": report.table(
+            (*names, *PARTS), (line for one in measured for line in one.share_lines())
+        ),
+        "Notes": NOTES + about_floors(),
+        "Machine": report.facts({**machine, **settings}),
     }
-    numbers = {**report.machine(), **settings, "cells": cells}
-    report.publish("engines", sections, numbers, None, label=options.label)
+    numbers = {**machine, **settings, "cells": [one.record() for one in measured]}
+    report.publish("engines", sections, numbers, None, options.results, options.label)
+
+
+def about_floors() -> str:
+    """What the verdicts are worth on this machine."""
+    if report.cores() >= CORES:
+        return ""
+    return (
+        f"- The floors were set for {CORES} cores. Here head, hosts and engines take turns on "
+        f"{report.cores()}.\n"
+    )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    cells = [Cell.parse(text) for text in CELLS]
+    add("--cells", type=Cell.parse, nargs="+", default=cells, metavar="[ENGINE/]ENV:NUM_ENVS")
+    add("--threads", type=int, default=report.cores(), help="of the engine, in all")
+    add("--rounds", type=int, default=7)
+    add("--seconds", type=float, default=1.0, help="per measurement, after the warm-up")
+    add("--timeout", type=float, default=180.0, help="seconds for one measurement with its start")
+    add("--results", type=Path, default=report.RESULTS, help="folder for the results")
+    add("--label", default="", help="for a record beside the usual one")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

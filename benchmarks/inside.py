@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from clusterenv import ClusterEnv
+from clusterenv.head.profiler import Profiler
 
 Wrap = Callable[[Callable[..., Any]], Any]
 
@@ -35,3 +36,8 @@ def wrap_assembly(envs: ClusterEnv, wrap: Wrap) -> Any:
 def times_restarted(envs: ClusterEnv, slot: int) -> int:
     """How often a slot has started over."""
     return envs._session.recovery._incarnations.get(slot, 0)
+
+
+def profiler(envs: ClusterEnv) -> Profiler:
+    """As ``envs.profile()``, which refuses to begin between ``recv`` and ``send``."""
+    return Profiler(envs._session)

@@ -9,7 +9,6 @@ Starts the engine on this machine (that of ``tests/engines``; needs root). Resul
 
 import argparse
 import os
-import tempfile
 from pathlib import Path
 
 import inside
@@ -40,15 +39,15 @@ def main() -> None:
         gamma=0.98,
         learning_rate=1e-3,
     )
-    with CLUSTERS[given.engine](NODES) as cluster, tempfile.TemporaryDirectory() as out:
+    with CLUSTERS[given.engine](NODES) as cluster:
         os.environ.update(cluster.env, **ENVIRONMENT)
-        numbers, hosts = train(args, Path(out))
+        numbers, hosts = train(args)
     publish(given.engine, machine, numbers, hosts, given.results)
 
 
-def train(args: ppo.Args, out: Path) -> tuple[dict[str, float], list[str]]:
+def train(args: ppo.Args) -> tuple[dict[str, float], list[str]]:
     """What came of it, and where the hosts were."""
-    with ppo.make_envs(args) as envs, ppo.Progress("PPO", out, args.total_steps, args) as progress:
+    with ppo.make_envs(args) as envs, ppo.Progress(args.total_steps) as progress:
         hosts = inside.whereabouts(envs)
         policy = ppo.train(args, envs, progress)
         seconds = progress.seconds

@@ -14,9 +14,9 @@ import ppo
 import tyro
 from launching import LauncherName
 from matplotlib import pyplot as plt
-from progress import Point, Progress
 
 from clusterenv import ClusterEnv, Episodes
+from clusterenv.logging import CurvePoint, Progress, TensorBoardLog
 from clusterenv.sync.exports import draw, table
 
 SOLVED = 200.0
@@ -38,7 +38,7 @@ class Args(ppo.Args):
     """where pictures, summary and TensorBoard file go"""
 
 
-def draw_learning_curve(curve: Sequence[Point], episodes: Episodes, file: Path) -> None:
+def draw_learning_curve(curve: Sequence[CurvePoint], episodes: Episodes, file: Path) -> None:
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     steps = [point.step / 1e6 for point in curve]
     axes.plot(steps, [point.mean_return for point in curve], label="training, last 100 episodes")
@@ -73,9 +73,10 @@ def summarise(args: Args, envs: ClusterEnv, progress: Progress, episodes: Episod
 def main(args: Args) -> float:
     """Train, evaluate, draw; the mean return of the evaluation."""
     mpl.use("agg")
+    log = TensorBoardLog(args.out)
     with (
         ppo.make_envs(args) as envs,
-        Progress("PPO", args.out, args.total_steps, args) as progress,
+        Progress(args.total_steps, "PPO", logs=[log], hyperparameters=args) as progress,
     ):
         policy = ppo.train(args, envs, progress)
         episodes = envs.evaluate(policy, args.eval_episodes, seed=args.seed + 1_000_000)

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 import tyro
 from launching import LauncherName, make_launcher
-from progress import Progress
 from replay import Replay
 from torch import Tensor, nn
 
 from clusterenv import AdaptiveSync, ClusterEnv, EveryVersion
 from clusterenv.distributions import EpsilonGreedy
+from clusterenv.logging import Progress, TensorBoardLog
 from clusterenv.sync.exports import table
 
 
@@ -150,6 +150,7 @@ def train(args: Args, envs: ClusterEnv, progress: Progress) -> QNetwork:
 
 def main(args: Args) -> float:
     """Train, evaluate; the mean return of the evaluation."""
+    log = TensorBoardLog(args.out)
     with (
         ClusterEnv(
             args.env_id,
@@ -160,7 +161,7 @@ def main(args: Args) -> float:
             if args.threshold
             else EveryVersion(),
         ) as envs,
-        Progress("DQN", args.out, args.total_steps, args) as progress,
+        Progress(args.total_steps, "DQN", logs=[log], hyperparameters=args) as progress,
     ):
         network = train(args, envs, progress)
         episodes = envs.evaluate(network, args.eval_episodes, seed=args.seed + 1_000_000)

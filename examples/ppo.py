@@ -17,7 +17,6 @@ import numpy as np
 import torch
 import tyro
 from launching import LauncherName, make_launcher
-from progress import Progress
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
@@ -32,6 +31,7 @@ from clusterenv import (
     gae,
     with_values,
 )
+from clusterenv.logging import Progress, TensorBoardLog
 
 
 @dataclass
@@ -281,9 +281,10 @@ def train(
 
 def main(args: Args) -> float:
     """Train, evaluate; the mean return of the evaluation."""
+    log = TensorBoardLog(args.out)
     with (
         make_envs(args) as envs,
-        Progress("PPO", args.out, args.total_steps, args) as progress,
+        Progress(args.total_steps, "PPO", logs=[log], hyperparameters=args) as progress,
     ):
         policy = train(args, envs, progress)
         episodes = envs.evaluate(policy, args.eval_episodes, seed=args.seed + 1_000_000)

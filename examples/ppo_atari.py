@@ -1,16 +1,19 @@
 """PPO on Atari: EnvPool's or ALE's games and a CNN on the workers, the learner here.
 
-python examples/ppo_atari.py                      # Pong, on this machine
+python examples/ppo_atari.py --minutes 15         # Pong, on this machine
 python examples/ppo_atari.py --engine ale --game breakout
 NODES=4 CPUS=16 python examples/ppo_atari.py --launcher slurm --num-envs 256
 
 The learner uses a GPU if there is one; --policy-device cuda lets the workers use one as well.
+Without a GPU, the network is a smaller one and rollouts are shorter: what counts then is how many
+images per second the learner takes.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,14 +23,16 @@ import torch
 import tyro
 from launching import LauncherName, make_launcher
 from torch import Tensor, nn
-from torch.utils.tensorboard import SummaryWriter
 
 from clusterenv import AtariBackend, ClusterEnv, EnvPoolBackend, Rollout, TorchPolicy, gae
 from clusterenv.distributions import Categorical
+from clusterenv.logging import TensorBoardLog
 from clusterenv.profile import shares
 
 CORES = len(os.sched_getaffinity(0))
+HAS_GPU = torch.cuda.is_available()
 SHOW_EVERY_S = 5.0
+RECENT_EPISODES = 20
 
 
 @dataclass
@@ -36,6 +41,8 @@ class Args:
     """the game, as ALE names it: pong, breakout, ms_pacman"""
     engine: Literal["envpool", "ale"] = "envpool"
     """what runs the games"""
+    network: Literal["nature", "small"] = "nature" if HAS_GPU else "small"
+    """1.7 million weights; or 0.7 million, which a CPU learns faster"""
     num_envs: int = 64 if CORES > 4 else 16
     """games on all workers together"""
     num_workers: int | None = None
@@ -46,12 +53,14 @@ class Args:
     """where the workers run"""
     policy_device: str = "cpu"
     """where the policy acts on the workers: cpu, cuda or cuda:{worker}"""
-    num_steps: int = 128
+    num_steps: int = 128 if HAS_GPU else 64
     """steps of each game per rollout"""
     total_steps: int = 10_000_000
     """steps of all games in all; four frames each"""
+    minutes: float = float("inf")
+    """stop earlier, after so many minutes of training"""
     target_return: float = float("inf")
-    """stop earlier, once the last 50 episodes reach this mean return"""
+    """stop earlier, once the last 20 episodes reach this mean return"""
     max_episode_steps: int = 27_000
     """longer episodes are truncated"""
     learning_rate: float = 2.5e-4
@@ -60,8 +69,8 @@ class Args:
     """let the learning rate fall to 0"""
     update_epochs: int = 4
     """how often each rollout is gone through"""
-    num_minibatches: int = 4
-    """per epoch"""
+    minibatch_size: int = 1024 if HAS_GPU else 256
+    """steps per gradient, or a few more where a rollout is no multiple of that"""
     gamma: float = 0.99
     """discount per step"""
     gae_lambda: float = 0.95
@@ -88,24 +97,35 @@ def layer(module: Any, gain: float = 2**0.5) -> Any:
     return module
 
 
-class Agent(nn.Module):
-    """Actor and critic on the convolutions of the Nature paper: 84x84, four frames."""
+def nature_body() -> list[nn.Module]:
+    """The convolutions of the Nature paper: 84x84, four frames."""
+    convolutions = [
+        layer(nn.Conv2d(4, 32, 8, stride=4)),
+        layer(nn.Conv2d(32, 64, 4, stride=2)),
+        layer(nn.Conv2d(64, 64, 3, stride=1)),
+    ]
+    return [*convolutions, nn.Flatten(), layer(nn.Linear(64 * 7 * 7, 512))]
 
-    def __init__(self, num_actions: int) -> None:
+
+def small_body() -> list[nn.Module]:
+    """Those of the first DQN paper."""
+    convolutions = [layer(nn.Conv2d(4, 16, 8, stride=4)), layer(nn.Conv2d(16, 32, 4, stride=2))]
+    return [*convolutions, nn.Flatten(), layer(nn.Linear(32 * 9 * 9, 256))]
+
+
+class Agent(nn.Module):
+    """Actor and critic on the same features."""
+
+    def __init__(self, num_actions: int, network: str) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            layer(nn.Conv2d(4, 32, 8, stride=4)),
-            nn.ReLU(),
-            layer(nn.Conv2d(32, 64, 4, stride=2)),
-            nn.ReLU(),
-            layer(nn.Conv2d(64, 64, 3, stride=1)),
-            nn.ReLU(),
-            nn.Flatten(),
-            layer(nn.Linear(64 * 7 * 7, 512)),
-            nn.ReLU(),
-        )
-        self.actor = layer(nn.Linear(512, num_actions), gain=0.01)
-        self.critic = layer(nn.Linear(512, 1), gain=1.0)
+        modules = nature_body() if network == "nature" else small_body()
+        with_relus = [
+            (one,) if isinstance(one, nn.Flatten) else (one, nn.ReLU()) for one in modules
+        ]
+        self.body = nn.Sequential(*(module for pair in with_relus for module in pair))
+        features = modules[-1].out_features
+        self.actor = layer(nn.Linear(features, num_actions), gain=0.01)
+        self.critic = layer(nn.Linear(features, 1), gain=1.0)
 
     def forward(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """The logits of actions, and the value."""
@@ -124,52 +144,70 @@ def make_envs(args: Args) -> ClusterEnv:
     if args.engine == "envpool":
         task = "".join(word.capitalize() for word in args.game.split("_")) + "-v5"
         limit = {"max_episode_steps": args.max_episode_steps}
-        backend: Any = EnvPoolBackend(task, num_threads=threads, reward_clip=True, **limit)
+        backend: Any = EnvPoolBackend(task, num_threads=threads, reward_clip=False, **limit)
     else:
         limit = {"max_num_frames_per_episode": 4 * args.max_episode_steps}
-        backend = AtariBackend(args.game, num_threads=threads, **limit)
+        backend = AtariBackend(args.game, num_threads=threads, reward_clipping=False, **limit)
     launcher = make_launcher(args.launcher)
     return ClusterEnv(backend, args.num_envs, args.num_workers, launcher=launcher)
 
 
 class Show:
-    """A line now and then, and CleanRL's tags in TensorBoard."""
+    """A line now and then, CleanRL's tags in TensorBoard, and the same numbers as rows."""
 
     def __init__(self, args: Args) -> None:
-        self.step, self._returns, self._writer = 0, [], SummaryWriter(str(args.out))
+        self.step, self._returns, self._log = 0, [], TensorBoardLog(args.out)
+        self.rows: list[dict[str, float]] = []
         self._started = self._shown = time.monotonic()
-        rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
-        self._writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
+        self._log.open(asdict(args), first_step=0)
+
+    @property
+    def seconds(self) -> float:
+        """Since the training began."""
+        return time.monotonic() - self._started
 
     @property
     def mean_return(self) -> float:
-        """Of the last 50 episodes."""
+        """Of the most recent episodes."""
         return float(np.mean(self._returns)) if self._returns else float("nan")
 
     def updated(self, rollout: Rollout, profile: Any, scalars: dict[str, float]) -> None:
         """One rollout was collected and learnt from; where the time of that went."""
         self.step += rollout.rewards.size
-        self._returns = [*self._returns, *rollout.episodes.returns.tolist()][-50:]
-        speed, share = self.step / (time.monotonic() - self._started), shares(profile)
-        parts = {
-            "env": share["env"],
-            "policy": share["inference"],
-            "transfer": share["serialise"] + share["network"] + share["head"],
-            "learner": share["learner"],
-        }
-        tags = {"charts/SPS": speed, "charts/episodic_return": self.mean_return}
+        returns = [*self._returns, *rollout.episodes.returns.tolist()]
+        self._returns = returns[-RECENT_EPISODES:]
+        parts = shares_of(profile)
+        tags = {"charts/SPS": self.step / self.seconds}
+        if self._returns:
+            tags["charts/episodic_return"] = self.mean_return
         tags |= {f"losses/{name}": value for name, value in scalars.items()}
         tags |= {f"time/{name}": value for name, value in parts.items()}
-        for tag, value in tags.items():
-            self._writer.add_scalar(tag, value, self.step)
+        self._log.scalars(self.step, tags)
+        self.rows.append({"step": self.step, "seconds": self.seconds, **tags})
         if time.monotonic() - self._shown > SHOW_EVERY_S:
             self._shown = time.monotonic()
-            spent = "  ".join(f"{name} {100 * value:.0f} %" for name, value in parts.items())
-            line = f"{self.step:>10,} steps  {speed:>7,.0f}/s  return {self.mean_return:6.1f}"
-            print(f"{line}  {spent}", flush=True)
+            self._print(parts)
+
+    def _print(self, parts: dict[str, float]) -> None:
+        spent = "  ".join(f"{name} {100 * value:.0f} %" for name, value in parts.items())
+        speed = self.step / self.seconds
+        line = f"{self.step:>10,} steps  {speed:>7,.0f}/s  return {self.mean_return:6.1f}"
+        print(f"{line}  {spent}", flush=True)
 
     def close(self) -> None:
-        self._writer.close()
+        self._log.close(failed=False)
+
+
+def shares_of(profile: Any) -> dict[str, float]:
+    """Where an average worker's time went; ``learner``: it waited for that."""
+    share = shares(profile)
+    return {
+        "env": share["env"],
+        "policy": share["inference"],
+        "transfer": share["serialise"] + share["network"] + share["head"],
+        "learner": share["learner"],
+        "other": share["wait"] + share["other"],
+    }
 
 
 def update(
@@ -177,7 +215,9 @@ def update(
 ) -> dict[str, float]:
     """Learn from one rollout; what TensorBoard shows of it."""
     device = next(agent.parameters()).device
-    advantages, returns = gae(rollout, args.gamma, args.gae_lambda)
+    # Clipped here, so that the curves show the scores of the games.
+    rewards = np.clip(rollout.rewards, -1, 1)
+    advantages, returns = gae(rollout, args.gamma, args.gae_lambda, rewards)
     arrays = (
         rollout.observations[:-1],
         rollout.actions,
@@ -188,7 +228,7 @@ def update(
     flat = [torch.from_numpy(rollout.flatten(array)).to(device) for array in arrays]
     for _ in range(args.update_epochs):
         order = torch.randperm(rollout.rewards.size, device=device)
-        for rows in order.tensor_split(args.num_minibatches):
+        for rows in order.tensor_split(max(1, len(order) // args.minibatch_size)):
             loss, scalars = loss_of(agent, *(tensor[rows] for tensor in flat), args)
             optimizer.zero_grad()
             loss.backward()
@@ -225,12 +265,12 @@ def loss_of(
 def train(args: Args, envs: ClusterEnv, show: Show) -> TorchPolicy:
     """The learner: it never sees a game, only rollouts."""
     torch.manual_seed(args.seed)
-    agent = Agent(int(envs.single_action_space.n))
-    agent.to("cuda" if torch.cuda.is_available() else "cpu", memory_format=torch.channels_last)
+    agent = Agent(int(envs.single_action_space.n), args.network)
+    agent.to("cuda" if HAS_GPU else "cpu", memory_format=torch.channels_last)
     policy = TorchPolicy(agent, distribution=act, device=args.policy_device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5, fused=True)
     envs.reset(seed=args.seed)
-    while show.step < args.total_steps and not show.mean_return >= args.target_return:
+    while show.step < args.total_steps and not is_done(args, show):
         if args.anneal_lr:
             left = 1 - show.step / args.total_steps
             optimizer.param_groups[0]["lr"] = left * args.learning_rate
@@ -241,17 +281,24 @@ def train(args: Args, envs: ClusterEnv, show: Show) -> TorchPolicy:
     return policy
 
 
-def main(args: Args) -> float:
-    """Train, evaluate; the mean return of the evaluation."""
-    show = Show(args)
-    try:
-        with make_envs(args) as envs:
-            policy = train(args, envs, show)
-            episodes = envs.evaluate(policy, args.eval_episodes, seed=args.seed + 1_000_000)
-    finally:
-        show.close()
+def is_done(args: Args, show: Show) -> bool:
+    """Whether it is time to stop before all steps are taken."""
+    return show.mean_return >= args.target_return or show.seconds >= 60 * args.minutes
+
+
+def run(args: Args) -> tuple[list[dict[str, float]], float]:
+    """Train, evaluate; a row per update, and the mean return of the evaluation."""
+    with make_envs(args) as envs, closing(Show(args)) as show:
+        policy = train(args, envs, show)
+        episodes = envs.evaluate(policy, args.eval_episodes, seed=args.seed + 1_000_000)
     mean = float(episodes.returns.mean())
     print(f"{args.game}: mean return {mean:.1f} over {len(episodes.returns)} episodes")
+    return show.rows, mean
+
+
+def main(args: Args) -> float:
+    """The mean return of the evaluation."""
+    _, mean = run(args)
     return mean
 
 

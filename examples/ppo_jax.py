@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from launching import LauncherName, make_launcher
-from progress import Progress
 
 from clusterenv import ClusterEnv, JaxBackend, JaxPolicy, Rollout, distributions, gae
+from clusterenv.logging import Progress, TensorBoardLog
 
 Params = dict[str, Any]
 
@@ -219,9 +219,10 @@ def train(args: Args, envs: ClusterEnv, progress: Progress) -> JaxPolicy:
 
 def main(args: Args) -> float:
     """Train, evaluate; the mean return of the evaluation."""
+    log = TensorBoardLog(args.out)
     with (
         make_envs(args) as envs,
-        Progress("PPO in JAX", args.out, args.total_steps, args) as progress,
+        Progress(args.total_steps, "PPO in JAX", logs=[log], hyperparameters=args) as progress,
     ):
         policy = train(args, envs, progress)
         episodes = envs.evaluate(policy, args.eval_episodes, seed=args.seed + 1_000_000)

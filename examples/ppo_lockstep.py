@@ -14,11 +14,11 @@ import numpy as np
 import torch
 import tyro
 from launching import LauncherName, make_launcher
-from progress import Progress
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
 import clusterenv
+from clusterenv.logging import Progress, TensorBoardLog
 
 
 @dataclass
@@ -135,7 +135,11 @@ def main(args: Args) -> float:
     log_probs, rewards, values = torch.zeros(3, *shape)
     terminated, ended, is_filler = torch.zeros(3, *shape, dtype=torch.bool)
 
-    with closing(envs), Progress("PPO, lockstep", args.out, args.total_steps, args) as progress:
+    log = TensorBoardLog(args.out)
+    with (
+        closing(envs),
+        Progress(args.total_steps, "PPO, lockstep", logs=[log], hyperparameters=args) as progress,
+    ):
         observation = torch.from_numpy(envs.reset(seed=args.seed)[0])
         just_ended = torch.zeros(args.num_envs, dtype=torch.bool)
         while progress.step < args.total_steps:

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 import tyro
 from launching import LauncherName, make_launcher
-from progress import Progress
 from replay import Replay
 from torch import Tensor, nn
 from torch.distributions import Normal
 
 from clusterenv import AdaptiveSync, ClusterEnv, EveryVersion
 from clusterenv.distributions import SquashedGaussian
+from clusterenv.logging import Progress, TensorBoardLog
 from clusterenv.sync.exports import table
 
 
@@ -200,6 +200,7 @@ def train(args: Args, envs: ClusterEnv, progress: Progress) -> Actor:
 
 def main(args: Args) -> float:
     """Train, evaluate; the mean return of the evaluation."""
+    log = TensorBoardLog(args.out)
     with (
         ClusterEnv(
             args.env_id,
@@ -210,7 +211,7 @@ def main(args: Args) -> float:
             if args.threshold
             else EveryVersion(),
         ) as envs,
-        Progress("SAC", args.out, args.total_steps, args) as progress,
+        Progress(args.total_steps, "SAC", logs=[log], hyperparameters=args) as progress,
     ):
         actor = train(args, envs, progress)
         episodes = envs.evaluate(actor, args.eval_episodes, seed=args.seed + 1_000_000)

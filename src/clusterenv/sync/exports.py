@@ -1,4 +1,4 @@
-"""The ledger for people: a table, TensorBoard scalars, a picture."""
+"""The ledger for people: totals by name, a table and a plot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterenv.sync.rules import EVALUATION
 
 
 def summary(ledger: Ledger) -> dict[str, float]:
-    """What one would put on a dashboard, by name."""
+    """The numbers for a dashboard, by name."""
     pulls = sum(n for cause, n in ledger.pulls_by_cause.items() if cause != EVALUATION)
     measurements = ledger.measurements
     totals: dict[str, float] = {
@@ -36,7 +36,7 @@ def summary(ledger: Ledger) -> dict[str, float]:
 
 
 def table(ledger: Ledger) -> str:
-    """Pulls by host and cause, bytes by kind, and what was avoided: plain text."""
+    """Pulls by host and cause, bytes by kind, and totals, as plain text."""
     lines = [f"{'host':<14}{'pulls':>7}  causes"]
     for host, pulls in sorted(_by_host(ledger).items()):
         causes: dict[str, int] = defaultdict(int)
@@ -52,14 +52,8 @@ def table(ledger: Ledger) -> str:
     return "\n".join(lines)
 
 
-def write_scalars(ledger: Ledger, writer: Any, step: int) -> None:
-    """To TensorBoard: ``sync/pulls`` … with ``writer.add_scalar``."""
-    for name, value in summary(ledger).items():
-        writer.add_scalar(f"sync/{name}", value, step)
-
-
 def draw(ledger: Ledger, file: str | Path) -> None:
-    """Pulls, versions held, divergences and bytes over time, as a picture."""
+    """Plot pulls, versions held, divergences and bytes over time into ``file``."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -67,7 +61,7 @@ def draw(ledger: Ledger, file: str | Path) -> None:
     figure = Figure(figsize=(11, 7), layout="constrained")
     (top_left, top_right), (bottom_left, bottom_right) = figure.subplots(2, 2)
     for index, (host, pulls) in enumerate(sorted(_by_host(ledger).items())):
-        # In lockstep the hosts' lines lie on each other: dashes let both show.
+        # In lockstep the hosts' lines coincide: dashes let both show.
         style = {"where": "post", "label": host, "linestyle": ("-", "--", ":")[index % 3]}
         times = [pull.time_s for pull in pulls]
         top_left.step(times, range(1, len(pulls) + 1), **style)

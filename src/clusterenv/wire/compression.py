@@ -53,8 +53,10 @@ def _read_zlib(data: Buffer, most_bytes: int) -> bytes:
         read = reader.decompress(data, most_bytes + 1)
     except zlib.error as error:
         raise ProtocolError(f"not compressed by zlib: {error}") from error
-    if len(read) > most_bytes or not reader.eof or reader.unused_data:
+    if len(read) > most_bytes:
         raise ProtocolError(f"what zlib compressed is not {most_bytes} bytes or less")
+    if not reader.eof or reader.unused_data:
+        raise ProtocolError("what zlib compressed is cut off, or followed by other bytes")
     return read
 
 
@@ -66,6 +68,7 @@ def _read_zstd(data: Buffer, most_bytes: int) -> bytes:
         size = zstandard.frame_content_size(data)
         if not 0 <= size <= most_bytes:
             raise ProtocolError(f"what zstd compressed is not {most_bytes} bytes or less")
-        return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+        reader = zstandard.ZstdDecompressor()
+        return reader.decompress(data, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ProtocolError(f"not compressed by zstd: {error}") from error

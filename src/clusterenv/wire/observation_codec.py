@@ -17,12 +17,22 @@ import numpy as np
 from clusterenv.arrays import Array, Buffer, bytes_of
 from clusterenv.errors import ProtocolError
 from clusterenv.wire.compression import NOTHING, compress, decompress
-from clusterenv.wire.stacks import NO_STACK, find_stack, most_bytes, read_stacks, write_stacks
+from clusterenv.wire.stacks import (
+    NO_STACK,
+    check_axis,
+    find_stack,
+    most_bytes,
+    read_stacks,
+    write_stacks,
+)
 
 _SMALLEST_ROW_BYTES = 1024
 # Coding has to save so many bytes per second of a core, or it is given up: a link of 1 Gbit/s, or a
 # host's share of the head's faster one, takes as long for them.
 _WORTH_BYTES_PER_S = 100e6
+# And it has to leave no larger share: saving a quarter of some floats passes the rule above, but
+# over a fast link it was slower than raw. That rule does not count what reading costs the head.
+_LARGEST_SHARE = 0.5
 _TRY_AGAIN_AFTER = 256
 
 OBSERVATIONS, FINALS = "observations/", "finals/"
@@ -60,8 +70,7 @@ class ObservationCodec:
         began = self._clock()
         axis = find_stack(array) if name.startswith(OBSERVATIONS) else NO_STACK
         coded = compress(write_stacks(array, axis) if axis else raw, self._compression)
-        seconds = self._clock() - began
-        if len(raw) - len(coded) < seconds * _WORTH_BYTES_PER_S:
+        if not _is_worth(len(raw), len(coded), self._clock() - began):
             self._not_before[name] = _TRY_AGAIN_AFTER
             return None, raw
         return Coding(name, self._compression, axis), coded
@@ -80,6 +89,11 @@ class ObservationCodec:
         return wait == 0
 
 
+def _is_worth(raw_bytes: int, coded_bytes: int, seconds: float) -> bool:
+    saves_enough = raw_bytes - coded_bytes >= seconds * _WORTH_BYTES_PER_S
+    return saves_enough and coded_bytes <= raw_bytes * _LARGEST_SHARE
+
+
 def read_coded(
     coding: Coding, shape: tuple[int, ...], dtype: np.dtype[Any], frame: Buffer
 ) -> Array:
@@ -93,5 +107,6 @@ def read_coded(
         if len(data) != num_bytes:
             raise ProtocolError(f"{len(data)} bytes decompressed, not {num_bytes}")
         return np.frombuffer(data, dtype).reshape(shape)
+    check_axis(shape, coding.axis)
     data = decompress(frame, coding.compression, most_bytes(shape, dtype.itemsize))
     return read_stacks(data, shape, dtype, coding.axis)

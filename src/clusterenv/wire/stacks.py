@@ -42,6 +42,12 @@ def write_stacks(rows: Array, axis: int) -> bytes:
     return b"".join((np.packbits(moved_on).tobytes(), bytes_of(newest), bytes_of(by_slot[whole])))
 
 
+def check_axis(shape: tuple[int, ...], axis: int) -> None:
+    """ProtocolError if rows of this shape cannot be stacks along ``axis``."""
+    if not (2 <= axis < len(shape) and len(shape) >= 4 and min(shape) > 0):
+        raise ProtocolError(f"no stack along axis {axis} of shape {shape!r:.80}")
+
+
 def most_bytes(shape: tuple[int, ...], itemsize: int) -> int:
     """The most that :func:`write_stacks` makes of rows of this shape."""
     steps, slots = shape[:2]
@@ -50,8 +56,7 @@ def most_bytes(shape: tuple[int, ...], itemsize: int) -> int:
 
 def read_stacks(data: Buffer, shape: tuple[int, ...], dtype: np.dtype[Any], axis: int) -> Array:
     """The rows that were written; ProtocolError if they are none of this shape."""
-    if not (2 <= axis < len(shape) and len(shape) >= 4 and min(shape) > 0):
-        raise ProtocolError(f"no stack along axis {axis} of shape {shape!r:.80}")
+    check_axis(shape, axis)
     rows: Array = np.empty(shape, dtype)
     by_slot = np.moveaxis(rows, axis, 2).swapaxes(0, 1)
     moved_on, newest, others = _split(data, by_slot)

@@ -35,10 +35,7 @@ def settings(ppo, folder):
 
 def test_ppo_learns_cartpole_with_few_pulls(ppo, tmp_path):
     args = settings(ppo, tmp_path)
-    with (
-        ppo.make_envs(args) as envs,
-        ppo.Progress("PPO", tmp_path, args.total_steps, args) as progress,
-    ):
+    with ppo.make_envs(args) as envs, ppo.Progress(args.total_steps) as progress:
         policy = ppo.train(args, envs, progress)
         pulls, versions = len(envs.ledger.pulls), len(envs.ledger.versions)
         episodes = envs.evaluate(policy, 16, seed=9)

@@ -36,10 +36,7 @@ def test_ppo_stops_at_its_target_return(example, tmp_path):
     ppo = example("ppo")
     settings = {**SMALL, **SHORT_PPO, "total_steps": 100_000}
     args = ppo.Args(env_id="CartPole-v1", target_return=5, out=tmp_path, **settings)
-    with (
-        ppo.make_envs(args) as envs,
-        ppo.Progress("PPO", tmp_path, args.total_steps, args) as progress,
-    ):
+    with ppo.make_envs(args) as envs, ppo.Progress(args.total_steps) as progress:
         ppo.train(args, envs, progress)
     assert progress.has_reached(5)
     assert progress.step < args.total_steps
