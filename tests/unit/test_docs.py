@@ -5,6 +5,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -13,11 +14,16 @@ from clusterenv import distributions
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-# Pages written before these tests have fragments of code; what they say is tested elsewhere.
-PAGES_IN_PROCESSES = ["concepts.md", "howto/looking-inside.md"]
-# These have policies in PyTorch, which each worker would import, for seconds.
-PAGES_IN_THREADS = ["coming-from.md", "howto/envs.md", "howto/policies.md", "start.md"]
-IN_THREADS = (
+# Its only block is a fragment of examples/ppo.py, which is tested.
+NOT_RUN = {"aps.md"}
+# Libraries that are not part of the dev extra, or not for every machine.
+NEEDED = {
+    "coming-from.md": ("envpool",),
+    "howto/envs.md": ("envpool",),
+    "howto/libraries.md": ("dm_env", "minari", "rl_games", "tianshou", "torchrl"),
+    "howto/multi-agent.md": ("pettingzoo",),
+}
+USE_THREADS = (
     "from clusterenv import ClusterEnv; "
     "ClusterEnv.__init__.__kwdefaults__['launcher'] = 'in-process'"
 )
@@ -44,13 +50,19 @@ def script_of(page):
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("name", [*PAGES_IN_PROCESSES, *PAGES_IN_THREADS])
+def pages_with_code():
+    pages = {str(file.relative_to(DOCS)): file.read_text() for file in DOCS.rglob("*.md")}
+    return sorted(name for name, page in pages.items() if BLOCK.search(page))
+
+
+@pytest.mark.parametrize("name", sorted({*pages_with_code()} - NOT_RUN))
 def test_code_on_the_page_runs(name, tmp_path):
     page, script = (DOCS / name).read_text(), tmp_path / "page.py"
-    if "EnvPoolBackend(" in page:
-        pytest.importorskip("envpool", reason="EnvPool is for Linux on x86_64")
-    # The first line of a page is its title.
-    title = IN_THREADS if name in PAGES_IN_THREADS else ""
+    missing = [module for module in NEEDED.get(name, ()) if find_spec(module) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+    # Each worker process would import PyTorch or JAX, for seconds. The first line is the title.
+    title = USE_THREADS if re.search(r"^\+?import (torch|jax)\b", page, re.MULTILINE) else ""
     script.write_text(title + script_of(page))
     command = [sys.executable, "-W", "error::DeprecationWarning:__main__", str(script)]
     # More threads of torch than cores get in each other's way.
@@ -71,9 +83,41 @@ def test_code_that_cannot_run_is_left_out():
     assert not script_of(page).strip()
 
 
+def test_the_site_builds_without_a_warning(tmp_path):
+    """Links between pages and to their headings included."""
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
+    done = subprocess.run(
+        [*command, DOCS, tmp_path / "site", "-d", tmp_path / "doctrees"],
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    built = {path.relative_to(tmp_path / "site") for path in tmp_path.glob("site/**/*.html")}
+    assert built >= {source.relative_to(DOCS).with_suffix(".html") for source in sources()}
+
+
+def sources():
+    return (*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb"))
+
+
 def test_the_api_reference_has_every_public_name():
     described = set(re.findall(r"^\.\. (?:auto\w+|data):: (\w+)$", api(), re.MULTILINE))
     assert set(clusterenv.__all__) <= described
+
+
+def test_the_api_reference_has_every_adapter():
+    described = re.findall(
+        r"^\.\. auto\w+:: clusterenv\.adapters\.(\w+)\.\w+$", api(), re.MULTILINE
+    )
+    assert set(described) == adapter_modules()
+
+
+def adapter_modules():
+    """Those that a user imports: a module beside one whose name it begins with is a part of it."""
+    names = {file.stem for file in (ROOT / "src/clusterenv/adapters").glob("*.py")}
+    names -= {"__init__", "base"}
+    return {name for name in names if not any(name.startswith(f"{other}_") for other in names)}
 
 
 def test_the_api_reference_has_every_distribution():
@@ -95,6 +139,14 @@ def test_names_that_pages_import_are_public():
         assert imported <= {*clusterenv.__all__, "distributions"}, file.relative_to(ROOT)
 
 
+def test_names_that_pages_link_to_are_in_the_api_reference():
+    """Sphinx shows such a link as plain text where there is nothing to link to."""
+    described = set(re.findall(r"^\.\. auto\w+:: (\w+)$", api(), re.MULTILINE))
+    for file in DOCS.rglob("*.md"):
+        named = re.findall(r"\{(?:class|func|exc)\}`[~\w.]*?(\w+)`", file.read_text())
+        assert set(named) <= described, file.relative_to(ROOT)
+
+
 def test_links_between_files_lead_somewhere():
     """Those of the README and CHANGELOG, which Sphinx does not see, and of the pages."""
     for file in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")):
@@ -105,7 +157,7 @@ def test_links_between_files_lead_somewhere():
 
 def test_the_list_for_language_models_has_every_page():
     listed = set(re.findall(r"\]\((\S+)\.html\)", (DOCS / "llms.txt").read_text()))
-    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md")}
+    pages = {str(page.relative_to(DOCS).with_suffix("")) for page in sources()}
     assert listed == pages - {"index"}
 
 
