@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check format test test-full test-simulation test-kubernetes demo bench bench-engines bench-rollout bench-scale bench-sockets bench-images bench-solve bench-before-after compare-rollouts experiments chaos chaos-kills docs pictures clean
+.PHONY: setup check format test test-adapters test-full test-simulation test-kubernetes demo bench bench-engines bench-rollout bench-scale bench-sockets bench-images bench-overlap bench-solve fuzz-codec bench-before-after compare-rollouts experiments chaos chaos-kills docs docs-links notebooks pictures dist test-dist clean
 
 setup: $(VENV)/installed
 
@@ -18,10 +18,6 @@ $(VENV)/installed-bench: $(VENV)/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	touch $@
 
-$(VENV)/installed-docs: $(VENV)/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
-	touch $@
-
 check: setup  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,6 +29,10 @@ format: setup
 
 test: setup  ## everything that CI runs
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+test-adapters:  ## rl_games, Tianshou, W&B and MLflow, in an environment of their own
+	tests/adapters/install.sh
+	.venv-adapters/bin/python -m pytest tests/adapters tests/unit/test_logging.py tests/integration/learning/test_logging.py
 
 test-full: setup  ## the whole parity matrix, and all contract tests on four hosts
 	$(BIN)/python -m pytest -m full_matrix
@@ -64,12 +64,15 @@ bench-sockets: $(VENV)/installed-bench  ## hosts behind encrypted tcp beside sha
 bench-images: $(VENV)/installed-bench  ## images from two hosts over a slow link; needs root
 	$(BIN)/python benchmarks/image_bytes.py
 
-bench-engines: $(VENV)/installed-bench  ## EnvPool alone and behind ClusterEnv, in turns
+bench-overlap: $(VENV)/installed-bench  ## rollouts ahead of the learner, beside bare loops
+	$(BIN)/python benchmarks/overlap.py
+
+bench-engines: $(VENV)/installed-bench  ## EnvPool, ALE and JAX alone and behind ClusterEnv, in turns
 	$(BIN)/python benchmarks/engine_throughput.py
 
 bench-solve: $(VENV)/installed-bench  ## how long until CartPole and LunarLander are solved, beside peers; hours
-	benchmarks/peers/install.sh
-	$(BIN)/python benchmarks/time_to_solve.py
+	benchmarks/peers/install.sh rllib
+	$(BIN)/python benchmarks/time_to_solve.py --add
 
 bench-rollout: $(VENV)/installed-bench  ## policies on workers, against RLlib and TorchRL
 	benchmarks/peers/install.sh
@@ -88,6 +91,9 @@ chaos: setup  ## PPO on Slurm for 10 minutes, a worker killed every few seconds;
 chaos-kills: setup  ## 5,000 workers and hosts killed at any moment of any call, every row checked; an hour on a core
 	$(BIN)/python benchmarks/kills.py
 
+fuzz-codec: setup  ## a million damaged frames of coded observations; some minutes on a core
+	$(BIN)/python benchmarks/codec_fuzz.py
+
 # What has been run is not run again: runs/experiments remembers. 265 training runs, one per core,
 # take half an hour on 16 cores and some four hours on two; `sync_runs.py --time-limit-s` does a part.
 EXPERIMENT := PYTHONPATH=examples:benchmarks $(BIN)/python
@@ -99,11 +105,30 @@ experiments: $(patsubst %,runs/experiments/%.done,estimator image_task off_polic
 	$(EXPERIMENT) experiments/sync_runs.py
 	$(EXPERIMENT) experiments/sync_report.py
 
-docs: $(VENV)/installed-docs  ## the documentation site, in build/docs; a warning is an error
+docs: setup  ## the documentation site, in build/docs; a warning is an error
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+
+docs-links: setup  ## follow the links that leave the site; needs a network
+	$(BIN)/python -m sphinx -b linkcheck --quiet docs build/docs-links
+
+notebooks: setup  ## run the notebooks of docs/notebooks and store what they show
+	$(BIN)/python docs/notebooks/run.py
 
 pictures: setup  ## of top and bench, for the README
 	$(BIN)/python docs/pictures/draw.py
+
+$(VENV)-dist/installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet build twine
+	touch $@
+
+dist: $(VENV)-dist/installed  ## the wheel and the source archive, in dist
+	rm -rf dist
+	$(<D)/bin/python -m build --outdir dist .
+	$(<D)/bin/python -m twine check --strict dist/*
+
+test-dist: dist  ## install it on every Python that is here, and try it; PYTHONS="…" names more
+	$(VENV)-dist/bin/python -m tests.integration.packaging.every_python dist $(PYTHONS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

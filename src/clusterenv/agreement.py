@@ -1,4 +1,4 @@
-"""From what each worker says about its envs to the spaces of the whole vector env."""
+"""Turns what each worker says about its envs into the spaces of the whole vector env."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class AgreedSpaces:
     metadata: dict[str, Any]
     render_mode: str | None
     steps_together: bool
-    """Whether a worker can only step all of its slots at once (a ready VectorEnv)."""
+    """Whether a worker must step all of its slots at once (a ready-made VectorEnv)."""
 
 
 def agree_on_spaces(
     descriptions: Sequence[dict[str, Any]], counts: Sequence[int], mode: ObservationMode
 ) -> AgreedSpaces:
-    """Check that all envs fit together; raise what Gymnasium raises if they do not."""
+    """Check that all envs fit together; raises what Gymnasium raises if they do not."""
     observations = _by_slot(descriptions, counts, "observation_spaces")
     actions = _by_slot(descriptions, counts, "action_spaces")
     single = _single_observation_space(observations, mode)
     differing = batch_differing_spaces(observations) if mode == "different" else None
-    # Before equal spaces are batched: one that is described as huge must not be allocated.
+    # Before equal spaces are batched: one with a huge description must not be allocated.
     _check_observations(observations, single, mode)
     _check_actions(actions)
     batched = mode[0] if isinstance(mode, tuple) else differing
@@ -85,7 +85,7 @@ def _batched(space: Space[Any], count: int) -> Space[Any]:
 
 
 def _shown(space: Space[Any]) -> str:
-    """A space as messages show it: a peer decides how long its name is."""
+    """A space for messages, cut short, since a peer decides how long its name is."""
     return f"{space!r:.{_LONGEST_NAME}}"
 
 

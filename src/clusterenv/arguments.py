@@ -1,4 +1,4 @@
-"""Checks of what the user passes to a call, with Gymnasium's messages where it has them."""
+"""Checks of the arguments of user calls, with Gymnasium's messages where it has them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _whole_seed(seed: Any, num_envs: int) -> int:
 def slots_to_reset(
     options: dict[str, Any] | None, num_envs: int
 ) -> tuple[list[int], dict[str, Any] | None]:
-    """The slots of ``options["reset_mask"]`` (else all), and the options without it."""
+    """The slots of ``options["reset_mask"]`` (or all), and the options without it."""
     if options is None or "reset_mask" not in options:
         return list(range(num_envs)), options
     mask = options.pop("reset_mask")
@@ -68,7 +68,7 @@ def slots_to_reset(
 def actions_by_row(
     actions: Any, count: int, leaf: Leaf | None, single: Space[Any], batched: Space[Any]
 ) -> Array | list[Any]:
-    """An array with a row per slot; a list where the action space is no single array."""
+    """An array with a row per slot; or a list, if the action space is not a single array."""
     if leaf is None:
         listed = list(iterate(batched, actions))
         if len(listed) != count:
@@ -96,7 +96,7 @@ def actions_by_row(
 def _fits(given: np.dtype[Any], wanted: np.dtype[Any] | None) -> bool:
     if wanted is None:
         return False
-    # Plain Python ints become int64, which numpy does not let into unsigned integers.
+    # Plain Python ints become int64, which numpy refuses to cast to unsigned integers.
     both_integers = given.kind in "iu" and wanted.kind in "iu"
     return both_integers or np.can_cast(given, wanted, "same_kind")
 

@@ -1,4 +1,4 @@
-"""What the user passes as a policy → a policy."""
+"""Makes a policy of whatever the user passes as one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from clusterenv.policies.base import Policy
 
 
 class AsPolicy:
-    """Makes policies of modules; the last two are remembered, so that they stay the same objects.
+    """Wraps modules as policies, and remembers the last two, so that they stay the same objects.
 
-    (One is trained, another may be evaluated in between.)
+    (One is trained, and another may be evaluated in between.)
     """
 
     def __init__(self) -> None:
         self._wrapped: list[tuple[Any, Policy]] = []
 
     def __call__(self, policy: Any) -> Policy:
-        """``policy`` itself, or what acts with the module that it is."""
+        """``policy`` itself, or a policy that acts with it if it is a module."""
         _refuse_what_cannot_act(policy)
         if hasattr(policy, "act"):
             return policy  # type: ignore[no-any-return]
@@ -45,7 +45,7 @@ def _refuse_what_cannot_act(policy: Any) -> None:
 
 
 def wrap_module(module: Any) -> Policy:
-    """A policy from a ``torch.nn.Module``; TypeError if it is none."""
+    """A policy from a ``torch.nn.Module``; TypeError if it is not one."""
     if not (hasattr(module, "state_dict") and callable(module)):
         raise TypeError(
             f"{module!r:.80} is no policy: pass a clusterenv.Policy, or a torch.nn.Module "

@@ -1,19 +1,19 @@
-"""A doorbell: rung from any thread or process, waited for with poll."""
+"""A doorbell: any thread or process can ring it, and poll waits for it."""
 
 from __future__ import annotations
 
 import os
 
-# What an eventfd wants; a pipe takes anything.
+# An eventfd needs these eight bytes; a pipe takes anything.
 _ONE = (1).to_bytes(8, "little")
 
 
 class Bell:
-    """One descriptor to wait on, one to ring: the same eventfd where there is one, else a pipe.
+    """One descriptor to wait on and one to ring: an eventfd for both if there is one, else a pipe.
 
     Args:
-        hands_over: Who rings is about to wait, and who waits had best go on in its place, on its
-            core: for a pipe the kernel does that, unless who waits has just used another core.
+        hands_over: For a ringer that is about to wait: wake the waiter on the ringer's core. For a
+            pipe the kernel does so, unless the waiter has just used another core.
     """
 
     def __init__(self, hands_over: bool = False) -> None:
@@ -25,7 +25,7 @@ class Bell:
             os.set_blocking(self.ring_fd, False)
 
     def ring(self) -> None:
-        """Wake whoever waits on ``fd``."""
+        """Wake the waiter on ``fd``."""
         ring(self.ring_fd)
 
     def clear(self) -> None:
@@ -33,7 +33,7 @@ class Bell:
         clear(self.fd)
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         for fd in {self.fd, self.ring_fd}:
             os.close(fd)
 

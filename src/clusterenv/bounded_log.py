@@ -1,10 +1,9 @@
-"""A file that a process prints to, of which the beginning and the newest part are kept."""
+"""A log file of bounded size, of which the beginning and the newest part are kept."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
 import re
 import tempfile
@@ -13,33 +12,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MOST_BYTES = 4 << 20
-"""A log that is longer is cut."""
+"""Longer logs are cut."""
 _FIRST_BYTES = 1 << 20
-"""So much of its beginning stays."""
+"""How much of its beginning stays."""
 _NEWEST_BYTES = 1 << 20
-"""So much of its end stays."""
+"""How much of its end stays."""
 _LONGEST_LINE = 1 << 16
 """Cuts are made between lines, unless lines are longer than this."""
 _BLOCK_BYTES = 1 << 16
-"""File systems take out whole blocks; theirs are of this size or of a part of it."""
+"""File systems remove whole blocks, of this size or a fraction of it."""
 _NOTE_ROOM = 128
-"""There is room for a note before the first block that is taken out."""
+"""Room for a note before the first block that is removed."""
 _COLLAPSE_RANGE = 8
-"""Of Linux's ``fallocate``: take these bytes out, and let what follows move up."""
+"""A mode of Linux's ``fallocate``: remove these bytes, and move up what follows."""
 _IS_BEING_CUT = b"[clusterenv: this log is being cut"
 _NOTE = re.compile(rb"\[clusterenv: (\d+) bytes of output are left out here\] *\n?")
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A log was cut: a note of so many bytes stands where ``start`` to ``stop`` was."""
+    """A cut in a log: a note of ``note_bytes`` replaces what was from ``start`` to ``stop``."""
 
     start: int
     stop: int
     note_bytes: int
 
     def moved(self, position: int) -> tuple[int, int]:
-        """Where a reader at ``position`` goes on, and how many bytes it has missed."""
+        """Where a reader at ``position`` continues, and how many bytes it has missed."""
         if position <= self.start:
             return position, 0
         after_note = self.start + self.note_bytes
@@ -49,17 +48,17 @@ class Cut:
 
 @dataclass(frozen=True)
 class Note:
-    """What a log says of its cuts: so many bytes are left out between two positions."""
+    """A log's own note of its cuts: so many bytes are left out between two positions."""
 
     start: int
     end: int
     num_left_out: int = 0
 
     def moved(self, position: int, before: Note) -> tuple[int, int]:
-        """As :meth:`Cut.moved`, since the note was ``before``."""
+        """Like :meth:`Cut.moved`, if the note was ``before`` earlier."""
         if position <= self.start:
             return position, 0
-        # In the order of printing, counted from where the note stands.
+        # In the order of printing, counted from the position of the note.
         after = before.end if before.num_left_out else self.start
         printed = max(0, position - after) + before.num_left_out
         missed = max(0, self.num_left_out - printed)
@@ -67,11 +66,11 @@ class Note:
 
 
 NO_NOTE = Note(MOST_BYTES, MOST_BYTES)
-"""Of a log that is too short to be cut."""
+"""For a log that is too short to be cut."""
 
 
 def read_note(fd: int) -> Note | None:
-    """What a log, read from outside, says of its cuts; None while it is being cut.
+    """The note of a log's cuts, read from outside; None while it is being cut.
 
     What was read between two looks at the same note was not cut meanwhile.
     """
@@ -86,38 +85,40 @@ def read_note(fd: int) -> Note | None:
 
 
 def _start_of_note(fd: int) -> int:
-    """The beginning of a log never changes: the note follows its last line."""
+    """Where the note is: after the last line of the beginning, which never changes."""
     room = _FIRST_BYTES - _NOTE_ROOM
     first = os.pread(fd, _LONGEST_LINE, room - _LONGEST_LINE)
     return room - _LONGEST_LINE + first.rfind(b"\n") + 1 if b"\n" in first else room
 
 
 class BoundedLog:
-    """The descriptor of a log. Whoever holds it calls :meth:`trim` now and then.
+    """The descriptor of a log. Its holder must call :meth:`trim` regularly.
 
-    The process that prints never waits for anybody: it appends to a file. Nothing of the newest
-    part is lost, except where the file system cannot take bytes out of a file (tmpfs, NFS): there
-    what is printed in the microsecond between the last look and the cut is. Whoever reads meanwhile
-    looks at the note before and after, see :func:`read_note`.
+    The process that prints never waits: it appends to a file. Nothing of the newest part is lost,
+    unless the file system cannot remove bytes from a file (tmpfs, NFS): there, what is printed in
+    the microsecond between the last look and the cut is lost. A reader checks the note before and
+    after it reads; see :func:`read_note`.
     """
 
     def __init__(self, fd: int) -> None:
         self._fd: int | None = fd
         self._start: int | None = None
         self._num_left_out, self._note_bytes = 0, 0
-        # One thread may trim while another closes, and the number may then be another file's.
+        # One thread may trim while another closes, after which the number may be another file's.
         self._lock = threading.Lock()
 
     @classmethod
     def open(cls, path: Path | None) -> BoundedLog:
-        """An empty log; without a path a file without a name."""
+        """An empty log; without a path, an unnamed file."""
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             return cls(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666))
-        # Without a name nothing can be left behind, not even after `kill -9` of the head.
+        import fcntl  # not on every platform: see platforms.py
+
+        # An unnamed file cannot be left behind, not even after `kill -9` of the head.
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
-        # What is printed after a cut must follow the cut.
+        # What is printed after a cut must come after the cut.
         fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
         return cls(fd)
 
@@ -128,7 +129,7 @@ class BoundedLog:
         return self._fd
 
     def duplicate(self) -> BoundedLog:
-        """The same log, which can still be read when this one is closed."""
+        """The same log, which can still be read after this one is closed."""
         return BoundedLog(os.dup(self.fileno()))
 
     @property
@@ -142,11 +143,11 @@ class BoundedLog:
         return os.fstat(self.fileno()).st_size
 
     def read(self, position: int, count: int) -> bytes:
-        """What is there."""
+        """The bytes at ``position``."""
         return os.pread(self.fileno(), count, position)
 
     def tail(self, count: int) -> bytes:
-        """The end; nothing once it is closed."""
+        """The end of the log; empty once it is closed."""
         with self._lock:
             if self._fd is None:
                 return b""
@@ -157,7 +158,7 @@ class BoundedLog:
         with self._lock:
             if self._fd is None or self.size <= MOST_BYTES:
                 return None
-            # A disk that gives an error here is no reason to end a run.
+            # A disk error here is no reason to end a run.
             with contextlib.suppress(OSError):
                 return self._cut(self._fd)
         return None
@@ -166,7 +167,7 @@ class BoundedLog:
         if self._start is None:
             self._start = _start_of_note(fd)
         start, size = self._start, self.size
-        # The note stands before and after the blocks that are taken out, up to the next line.
+        # The note is written before and after the removed blocks, up to the next line.
         first, last = _FIRST_BYTES, (size - _NEWEST_BYTES) // _BLOCK_BYTES * _BLOCK_BYTES
         stop = last + self.read(last, _LONGEST_LINE).find(b"\n") + 1
         room = first - start
@@ -186,7 +187,7 @@ class BoundedLog:
         return Cut(start, stop, self._note_bytes)
 
     def close(self) -> None:
-        """Give the descriptor back; closing twice does no harm."""
+        """Close the descriptor; closing twice does no harm."""
         with self._lock:
             fd, self._fd = self._fd, None
             if fd is not None:
@@ -194,20 +195,20 @@ class BoundedLog:
 
 
 def _take_out(fd: int, start: int, stop: int, size: int) -> None:
-    """Take these bytes out of a file to which somebody appends; it had ``size`` a while ago."""
+    """Remove these bytes from a file that others append to; it had ``size`` a while ago."""
     fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
     offset, length = ctypes.c_int64(start), ctypes.c_int64(stop - start)
     if fallocate is not None and not fallocate(fd, _COLLAPSE_RANGE, offset, length):
         return
     end = _write_at(fd, start, os.pread(fd, size - stop, stop))
-    # From here until the file is cut, as little as possible.
+    # As little as possible between here and the cut.
     while more := os.pread(fd, _LONGEST_LINE, stop + end - start):
         end = _write_at(fd, end, more)
     os.ftruncate(fd, end)
 
 
 def _write_at(fd: int, position: int, data: bytes) -> int:
-    """Write all of it; where it ends."""
+    """Write all of it; returns where it ends."""
     while data:
         written = os.pwrite(fd, data, position)
         position, data = position + written, data[written:]

@@ -1,4 +1,4 @@
-"""Whose env is being built: for factories and wrappers that make a difference between slots."""
+"""The slot whose env is being built, for factories and wrappers that distinguish slots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def current_slot() -> int:
     over all workers and hosts, and a slot keeps its number when its worker is replaced.
 
     Raises:
-        RuntimeError: Where no env is being built by ClusterEnv.
+        RuntimeError: If ClusterEnv is not building an env.
 
     Example:
         >>> ClusterEnv(  # doctest: +SKIP
@@ -47,7 +47,7 @@ def current_slot() -> int:
 
 @contextlib.contextmanager
 def building(slot: int) -> Iterator[BuildingSite]:
-    """Let :func:`current_slot` know the slot."""
+    """Tell :func:`current_slot` the slot."""
     site = BuildingSite(slot)
     token = _site.set(site)
     try:
@@ -58,7 +58,7 @@ def building(slot: int) -> Iterator[BuildingSite]:
 
 @contextlib.contextmanager
 def building_for(purpose: str) -> Iterator[None]:
-    """Envs that are built now are not those that ``step`` uses."""
+    """Note that the envs built now are not those that ``step`` uses."""
     token = _purpose.set(purpose)
     try:
         yield
@@ -67,6 +67,6 @@ def building_for(purpose: str) -> Iterator[None]:
 
 
 def name_of(slot: int) -> str:
-    """What tells the files of an env that is being built from those of all others."""
+    """A name that distinguishes the files of this env from those of all others."""
     purpose = _purpose.get()
     return f"slot-{slot}-{purpose}" if purpose else f"slot-{slot}"

@@ -1,4 +1,4 @@
-"""Which call is pending, with Gymnasium's exceptions for calls out of order, and their ends."""
+"""Tracks which call is pending, with Gymnasium's exceptions for calls out of order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CLOSE_GRACE_S = 5.0
 
 
 class _Forks:
-    """How often the process was forked on the way to this one: cheaper to ask than its id."""
+    """How often the process was forked on the way to this one: cheaper to get than its id."""
 
     count = 0
 
@@ -36,7 +36,8 @@ class _Forks:
         cls.count += 1
 
 
-os.register_at_fork(after_in_child=_Forks.add)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Forks.add)
 
 
 class PendingCall(Enum):
@@ -59,7 +60,7 @@ _WAYS_OUT = {
 
 
 class Calls:
-    """What the vector env waits for, and what it has been used for since the last reset."""
+    """What the vector env is waiting for, and its use since the last reset."""
 
     def __init__(self, session: Session, collecting: Collecting) -> None:
         self._session, self.collecting = session, collecting
@@ -70,11 +71,11 @@ class Calls:
         self.has_reset = False
         self.has_stepped = False
         self.resets_all = False
-        """Whether the pending reset is one of all slots."""
+        """Whether the pending reset is for all slots."""
 
     @property
     def may_step_at_once(self) -> bool:
-        """Whether nothing is in the way of a step."""
+        """Whether nothing stands in the way of a step."""
         return (
             self.pending is PendingCall.NOTHING and self.has_reset and self._forks == _Forks.count
         )
@@ -82,8 +83,8 @@ class Calls:
     # Checks.
 
     def refuse_thread(self, method: str) -> NoReturn:
-        """AlreadyPendingCallError: another thread is in a call."""
-        # What a forked child of the head has inherited may be held by a thread that it lacks.
+        """AlreadyPendingCallError, because another thread is in a call."""
+        # In a forked child, the lock may be held by a thread that the child lacks.
         self.assert_is_running()
         raise AlreadyPendingCallError(
             f"Calling `{method}` while another thread is in a call to the same ClusterEnv: only "
@@ -105,7 +106,7 @@ class Calls:
 
     @property
     def is_owner(self) -> bool:
-        """Whether this is the process that made the run."""
+        """Whether this is the process that created the run."""
         return self._forks == _Forks.count
 
     def assert_may_begin(self, method: str) -> None:
@@ -114,7 +115,7 @@ class Calls:
         self.assert_nothing_pending(method)
 
     def assert_nothing_pending(self, method: str, full_stop: str = ".") -> None:
-        """AlreadyPendingCallError if something is."""
+        """AlreadyPendingCallError if something is pending."""
         if self.pending is not PendingCall.NOTHING:
             way_out = _WAYS_OUT.get(self.pending)
             end = full_stop if way_out is None else f": {way_out}."
@@ -133,12 +134,12 @@ class Calls:
             )
 
     def assert_has_reset(self, method: str) -> None:
-        """ResetNeeded if there is no episode to go on with."""
+        """ResetNeeded if there is no episode to continue."""
         if not self.has_reset:
             raise ResetNeeded(f"Cannot call `{method}` before calling `reset`")
 
     def assert_can_collect(self, method: str) -> None:
-        """ResetNeeded after single steps, which may have left episodes that are over."""
+        """ResetNeeded after single steps, which may have left finished episodes."""
         if self.has_stepped:
             raise ResetNeeded(
                 f"Cannot call `{method}` after `step` without `reset` in between: steps may have "
@@ -146,7 +147,7 @@ class Calls:
             )
 
     def assert_in_partial_batches(self, method: str) -> None:
-        """ResetNeeded if no partial batches were begun, ClosedEnvironmentError after the end."""
+        """ResetNeeded if partial batches were not begun, ClosedEnvironmentError after the end."""
         is_open = self._forks == _Forks.count and not self._session.is_closed
         if self.pending is not PendingCall.PARTIAL_BATCHES or not is_open:
             self.assert_is_running()
@@ -155,12 +156,12 @@ class Calls:
     # Beginnings and ends.
 
     def begin(self, call: PendingCall) -> None:
-        """The call was sent to the hosts."""
+        """Note that the call was sent to the hosts."""
         self.pending = call
         self.has_stepped = self.has_stepped or call is PendingCall.STEP
 
     def wait(self, call: PendingCall, timeout: float | None) -> None:
-        """Wait for what is pending; ``multiprocessing.TimeoutError`` after ``timeout``."""
+        """Wait for the pending call; ``multiprocessing.TimeoutError`` after ``timeout``."""
         self.assert_is_running()
         self.assert_pending(call)
         self.pending = PendingCall.NOTHING
@@ -174,7 +175,7 @@ class Calls:
 
     @contextmanager
     def finishing(self, call: PendingCall) -> Iterator[None]:
-        """If what is done meanwhile fails, forget the call."""
+        """Forget the call if the block fails."""
         try:
             yield
         except BaseException:
@@ -183,7 +184,7 @@ class Calls:
 
     @contextmanager
     def in_one_go(self, call: PendingCall) -> Iterator[None]:
-        """What is begun meanwhile is also ended: if Ctrl-C comes between, forget the call."""
+        """The block begins a call and ends it: if Ctrl-C comes in between, forget the call."""
         try:
             yield
         except Exception:
@@ -194,30 +195,30 @@ class Calls:
             raise
 
     def forget(self, call: PendingCall) -> None:
-        """The call has failed: nobody knows where the envs are, unless it was no step."""
-        # A fragment that failed meanwhile was one of steps.
+        """Forget a failed call; if it was a step, the envs must be reset."""
+        # A fragment that failed meanwhile consists of steps.
         was_no_step = call is PendingCall.CALL and not self.collecting.owes_fragments
         self.has_reset = self.has_reset and was_no_step
         if call is PendingCall.PARTIAL_BATCHES:
-            # Nobody knows which slots would still come: start anew with async_reset.
+            # It is unknown which slots would still come: start anew with async_reset.
             self.pending = PendingCall.NOTHING
         self.abandon()
 
     def abandon(self) -> None:
-        """Take no notice of what was asked so far."""
+        """Ignore the answers to all requests so far."""
         self.collecting.abandon()
         self._session.abandon()
 
     def start_over(self) -> None:
-        """All slots are going to be reset."""
+        """Prepare for a reset of all slots."""
         self.collecting.start_over()
 
     def start_some_over(self) -> None:
-        """Some slots are going to be reset: what a rollout left under way is from before that."""
+        """Prepare for a reset of some slots: drop what a rollout left under way."""
         self.collecting.forget_owed()
 
     def leave_partial_batches(self) -> None:
-        """Wait for what is under way, and take no notice of it."""
+        """Wait for what is under way, and ignore it."""
         if self.pending is PendingCall.PARTIAL_BATCHES:
             self._session.wait_until_idle(None)
             self.abandon()
@@ -235,7 +236,7 @@ class Calls:
         self._session.close(0.0 if terminate else grace_s)
 
     def close_abandoned(self) -> None:
-        """End the run of a vector env that nobody holds any more."""
+        """End the run of a vector env that nobody references any more."""
         # A forked child of the head inherits this object, but not the run.
         if self.is_owner:
             self._session.close_from_any_thread()
@@ -261,7 +262,7 @@ _Result = TypeVar("_Result")
 def user_call(
     method: Callable[Concatenate[_Owner, _Arguments], _Result],
 ) -> Callable[Concatenate[_Owner, _Arguments], _Result]:
-    """``method``, in which one thread may be at a time, and which the stopwatch counts."""
+    """Let only one thread at a time into ``method``, and count it with the stopwatch."""
 
     @functools.wraps(method)
     def call(self: _Owner, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:

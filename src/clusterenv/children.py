@@ -1,4 +1,4 @@
-"""A child process with its first words on standard input, and its output in a bounded log."""
+"""A child process that reads its first line from standard input and prints to a bounded log."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class ChildProcess:
     """A process that ends with this one: its standard input stays open until then.
 
     Args:
-        command: What to run.
-        first_line: What it reads first; a secret may be in it.
-        environment: Its environment variables, all of them.
-        log: Where its output goes; None is a file without a name. Somebody has to trim it now and
-            then: :attr:`log`.
-        inherit_fds: Descriptors that it has too.
+        command: The command to run.
+        first_line: What it reads first; it may contain a secret.
+        environment: All of its environment variables.
+        log: Where its output goes; None for an unnamed file. The owner must trim :attr:`log`
+            regularly.
+        inherit_fds: Descriptors that it inherits.
         own_session: Whether it gets a session of its own. Many kernels schedule sessions as
-            groups, and a process that yields its core does so within its group: those that share
-            memory with us had better be in ours.
+            groups, and a process that yields its core does so within its group: processes that
+            share memory with us should stay in ours.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ChildProcess:
         _LIVING.add(self)
         stdin = self._process.stdin
         assert stdin is not None
-        # One that is already gone shows in how_it_ended().
+        # If it is already gone, how_it_ended() says so.
         with contextlib.suppress(BrokenPipeError):
             stdin.write(first_line)
             stdin.flush()
@@ -73,11 +73,11 @@ class ChildProcess:
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        """As ``subprocess.Popen.returncode``."""
+        """Like ``subprocess.Popen.returncode``."""
         return self._process.poll()
 
     def how_it_ended(self) -> str | None:
-        """In words; None while it runs."""
+        """How it ended, in words; None while it runs."""
         code = self._process.poll()
         if code is None:
             return None
@@ -86,23 +86,23 @@ class ChildProcess:
         return in_words(code)
 
     def log_tail(self) -> str:
-        """The end of what it printed; nothing once its log was forgotten."""
+        """The end of what it printed; empty once its log is closed."""
         return self.log.tail(_LOG_TAIL_BYTES).decode(errors="replace")
 
     def wait(self, deadline: float) -> None:
-        """Let it end by itself until then, on the monotonic clock."""
+        """Give it until ``deadline``, on the monotonic clock, to end by itself."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, deadline - time.monotonic()))
 
     def close_input(self) -> None:
-        """Let it know that nobody needs it any more; closing twice does no harm."""
+        """Let it know that it is no longer needed; closing twice does no harm."""
         stdin = self._process.stdin
         if stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 stdin.close()
 
     def kill(self) -> None:
-        """End it at once, with everything that it started; forget its log. Twice does no harm."""
+        """End it at once, with everything it started, and close its log. Twice does no harm."""
         if self.log.is_closed:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -113,7 +113,7 @@ class ChildProcess:
 
 
 def _leave_to_parent() -> None:
-    """In a forked child of this process: what was started ends with the parent, not with us."""
+    """In a forked child of this process: leave our children to the parent."""
     for child in list(_LIVING):
         child.close_input()
 
@@ -123,11 +123,11 @@ if hasattr(os, "register_at_fork"):
 
 
 def python_environment() -> dict[str, str]:
-    """What a Python that this process starts needs to find this package and to lose no output."""
-    # This very package, however this process came by it.
+    """What a Python started by this process needs to find this package and lose no output."""
+    # This very package, however this process found it.
     package_root = str(Path(__file__).parents[1])
     path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
-    # Unbuffered: what an env printed before it crashed must be in the log.
+    # Unbuffered: what an env printed before it crashed must reach the log.
     return {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
@@ -143,7 +143,7 @@ def in_words(code: int) -> str:
 
 
 def oom_kills() -> int:
-    """How many processes this machine's kernel has killed for lack of memory, of any user."""
+    """How many processes, of any user, this machine's kernel has killed for lack of memory."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             name, _, count = line.partition(" ")

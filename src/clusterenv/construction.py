@@ -1,4 +1,4 @@
-"""What the user passed to the constructor → a backend, a launcher, a number of workers."""
+"""Chooses a backend, a launcher and a number of workers from the constructor's arguments."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from clusterenv.launchers.base import Launcher
 from clusterenv.launchers.in_process import InProcessLauncher
 from clusterenv.launchers.local import LocalLauncher
 from clusterenv.limits import Limits
+from clusterenv.platforms import check_head, check_workers
 from clusterenv.policies.encoding import check_encoding
 from clusterenv.settings import Settings
 from clusterenv.sync import EveryVersion, SyncRule
@@ -82,7 +83,7 @@ def choose_settings(
 def choose_backend(
     env: Env, num_envs: int | None, wrappers: Wrappers, kwargs: dict[str, Any]
 ) -> tuple[Backend, int, EnvSpec | None]:
-    """The backend, the number of envs, and the spec where ``env`` is an id."""
+    """The backend, the number of envs, and the spec if ``env`` is an id."""
     num_envs = None if num_envs is None else check_count("num_envs", num_envs)
     wrappers = choose_wrappers(wrappers)
     _refuse_moved(kwargs)
@@ -117,14 +118,14 @@ def choose_backend(
 
 
 def with_wrappers(backend: Backend, wrappers: Sequence[EnvWrapper] | EnvWrapper) -> Backend:
-    """The same envs with these wrappers in place of those that they have."""
+    """The same envs with these wrappers in place of their own."""
     if not isinstance(backend, RegisteredBackend | CallableBackend):
         raise TypeError("wrappers= goes with an id or callables; a backend wraps its own envs")
     return replace(backend, wrappers=choose_wrappers(wrappers))
 
 
 def _spec_of(env: str) -> EnvSpec:
-    """The spec of an id, or of ``module:id``, whose module is imported as by ``gymnasium.make``."""
+    """The spec of an id or ``module:id``, whose module is imported as by ``gymnasium.make``."""
     module, _, name = env.rpartition(":")
     if module:
         importlib.import_module(module)
@@ -145,7 +146,7 @@ def _from_callables(
 
 
 def choose_wrappers(wrappers: Wrappers) -> tuple[EnvWrapper, ...]:
-    """All of them; a single one needs no list."""
+    """All wrappers; a single one needs no list."""
     if wrappers is None or callable(wrappers):
         return () if wrappers is None else (wrappers,)
     if isinstance(wrappers, Iterable):
@@ -173,7 +174,7 @@ _GROUPS: dict[str, type[Limits] | type[Network]] = {"limits": Limits, "network":
 
 
 def _places_in_groups() -> dict[str, str]:
-    """How to pass what is a field of a group: ``port`` → ``network=Network(port=…)``."""
+    """How to pass a field of a group: ``port`` → ``network=Network(port=…)``."""
     return {
         field.name: f"{group}={kind.__name__}({field.name}=…)"
         for group, kind in _GROUPS.items()
@@ -182,7 +183,7 @@ def _places_in_groups() -> dict[str, str]:
 
 
 def _group(name: str, given: Any, kind: type[_Group]) -> _Group:
-    """A group of settings as given; by default as it is by default."""
+    """A group of settings as given, or with its defaults."""
     if given is None or isinstance(given, kind):
         return kind() if given is None else given
     example = fields(kind)[0].name
@@ -193,7 +194,7 @@ def _group(name: str, given: Any, kind: type[_Group]) -> _Group:
 
 
 def choose_autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
-    """Gymnasium's mode of that name."""
+    """Gymnasium's mode of this name."""
     try:
         return AutoresetMode(mode)
     except ValueError:
@@ -229,19 +230,19 @@ def _own_arguments() -> list[str]:
 
 
 def with_own_threads(num_workers: int | None, backend: Backend, launcher: Launcher) -> int | None:
-    """One per host, unless asked otherwise, where envs run in threads of their engine's own."""
+    """One worker per host by default, if envs run in their engine's own threads."""
     if num_workers is None and isinstance(backend, ThreadedBackend):
         return max(1, launcher.num_hosts)
     return num_workers
 
 
 def choose_num_workers(num_workers: int | None, num_envs: int) -> int | None:
-    """As asked, but no more than envs; None if nobody asked."""
+    """The given number, but at most one per env; None if not given."""
     return None if num_workers is None else min(check_count("num_workers", num_workers), num_envs)
 
 
 def choose_batch_size(batch_size: int | None, num_envs: int) -> int:
-    """As asked, if that can be; else all envs."""
+    """The given number, if valid; by default all envs."""
     if batch_size is None:
         return num_envs
     return check_part("batch_size", batch_size, num_envs, f"num_envs={num_envs}")
@@ -250,7 +251,7 @@ def choose_batch_size(batch_size: int | None, num_envs: int) -> int:
 def in_batches(
     backend: Backend, batch_size: int, num_envs: int, num_workers: int | None
 ) -> Backend:
-    """Where batches are partial, an engine that can fill them itself hands out a worker's share."""
+    """If batches are partial, have an engine that can fill them itself return a worker's share."""
     own: Any = backend
     if batch_size == num_envs or not hasattr(own, "in_batches_of"):
         return backend
@@ -258,7 +259,7 @@ def in_batches(
 
 
 def choose_min_hosts(min_hosts: int | None, launcher: Launcher) -> int | None:
-    """As asked, if that can be; None for all."""
+    """The given number, if valid; None for all."""
     if min_hosts is None:
         return None
     num_hosts = max(1, launcher.num_hosts)
@@ -267,13 +268,14 @@ def choose_min_hosts(min_hosts: int | None, launcher: Launcher) -> int | None:
 
 
 def choose_launcher(launcher: Launcher | str, shared_memory: bool = True) -> Launcher:
-    """A launcher object from a name, or as it is; with host processes if no memory is shared."""
+    """A launcher object, given by name or as such; with host processes if no memory is shared."""
     if isinstance(launcher, str) and launcher not in _LAUNCHERS:
         raise ValueError(f"launcher={launcher!r} is unknown: pass {_EXPECTED_LAUNCHERS}")
     chosen = _LAUNCHERS[launcher]() if isinstance(launcher, str) else launcher
     chosen = _object_of("launcher", chosen)
     if not hasattr(chosen, "num_hosts"):
         raise TypeError(f"launcher={chosen!r:.80} is no launcher: pass {_EXPECTED_LAUNCHERS}")
+    check_workers() if isinstance(chosen, LocalLauncher) else check_head()
     if not shared_memory and isinstance(chosen, LocalLauncher) and chosen.num_hosts == 0:
         return chosen.with_hosts(1)
     return chosen  # type: ignore[no-any-return]
@@ -287,7 +289,7 @@ _EXPECTED_LAUNCHERS = "'local', 'in-process', or an object such as clusterenv.Sl
 
 
 def _object_of(argument: str, given: Any) -> Any:
-    """``given``; an object of it where it is a class that needs no arguments."""
+    """``given``; or an object of it, if it is a class that needs no arguments."""
     if not isinstance(given, type):
         return given
     parameters = inspect.signature(given).parameters.values()
@@ -302,7 +304,7 @@ def _object_of(argument: str, given: Any) -> Any:
 
 
 def choose_sync_rule(rule: Any) -> SyncRule:
-    """As given, if it has all that a rule must have; else every version."""
+    """The given rule, if it has all members of a rule; by default every version."""
     if rule is None:
         return EveryVersion()
     rule = _object_of("sync", rule)
@@ -322,7 +324,7 @@ def choose_sync_rule(rule: Any) -> SyncRule:
 
 
 def choose_log_dir(log_dir: str | Path | None) -> Path | None:
-    """The folder for logs: the same on all machines, wherever hosts are started there."""
+    """The folder for logs, the same on all machines, wherever hosts are started there."""
     if log_dir is not None and not isinstance(log_dir, str | Path):
         raise TypeError(f"log_dir={log_dir!r} must be the path of a folder")
     return None if log_dir is None else Path(log_dir).absolute()

@@ -1,4 +1,4 @@
-"""Whole numbers that the user passes, and what is said where they are none."""
+"""Checks of whole numbers that the user passes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def check_count(name: str, value: Any, least: int = 1, advice: str = "") -> int:
-    """The value, if it is a whole number that is not less; an error that says so otherwise."""
+    """``value`` if it is a whole number of at least ``least``; otherwise an error that says so."""
     more = f"; {advice}" if advice else ""
     count = _whole(name, value, f", at least {least}", more)
     if count < least:
@@ -16,7 +16,7 @@ def check_count(name: str, value: Any, least: int = 1, advice: str = "") -> int:
 
 
 def check_part(name: str, value: Any, whole: int, what: str) -> int:
-    """The value, if it is a whole number from 1 to ``whole``, which the error calls ``what``."""
+    """``value`` if it is a whole number from 1 to ``whole``, which the error calls ``what``."""
     count = _whole(name, value, f" between 1 and {what}")
     if not 1 <= count <= whole:
         raise ValueError(f"{name}={value!r} must be between 1 and {what}")

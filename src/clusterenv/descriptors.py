@@ -1,6 +1,6 @@
-"""Room for file descriptors: the limit is looked at before something fails halfway.
+"""Makes room for file descriptors, and checks the limit before something fails halfway.
 
-libzmq ends the process where it cannot open one, and other errors say nothing but "too many".
+libzmq ends the process if it cannot open one, and other errors say only "too many".
 """
 
 from __future__ import annotations
@@ -8,32 +8,33 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 
 PER_WORKER = 12
-"""What a host needs for a worker: pipes, bells, memory and a log; some only to start it."""
+"""How many a host needs per worker: pipes, bells, memory and a log; some only to start it."""
 PER_HOST = 8
-"""What the head needs for a host that it starts, or that connects to it."""
+"""How many the head needs for a host that it starts or that connects to it."""
 FOR_SOCKETS = 48
-"""What libzmq needs for its threads and sockets, with some to spare."""
+"""How many libzmq needs for its threads and sockets, with some to spare."""
 
 
 def make_room(wanted: int, what: str) -> None:
-    """See to it that so many more descriptors can be opened; OSError with numbers if they cannot.
+    """Make sure that ``wanted`` more descriptors can be opened; otherwise OSError with numbers.
 
-    The soft limit of this process is raised where it is too low and the hard limit allows it.
+    The soft limit of this process is raised if it is too low and the hard limit allows it.
 
     Args:
         wanted: How many.
         what: What they are for, for the error.
     """
+    import resource  # not on every platform: see platforms.py
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return
-    # Reading the directory needs one itself; if there is not even that, there are `soft` of them.
+    # Reading the directory needs one itself; if there is none left, `soft` of them are open.
     num_open = soft
     with contextlib.suppress(OSError):
-        num_open = len(os.listdir("/proc/self/fd")) - 1
+        num_open = len(os.listdir("/dev/fd")) - 1
     needed = num_open + wanted
     if needed <= soft:
         return

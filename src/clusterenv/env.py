@@ -1,4 +1,4 @@
-"""ClusterEnv: Gymnasium's words → the head's."""
+"""ClusterEnv: translates Gymnasium's calls into those of the head."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     Args:
         env: A Gymnasium id or spec, a callable that makes one env, a list of such callables (one
             per slot), or a backend object.
-        num_envs: How many envs (slots). The length of the list where ``env`` is one, else 1.
+        num_envs: How many envs (slots). By default the length of the list ``env``, or else 1.
         num_workers: How many workers. By default one per core of each host, never more than
             ``num_envs``.
-        min_hosts: Start as soon as this many hosts are there, and go on while this many are left;
-            they share all slots. Hosts that come later take theirs at the next reset or rollout,
+        min_hosts: Start as soon as this many hosts have joined, and go on while this many are left;
+            they share all slots. Hosts that join later get theirs at the next reset or rollout,
             which restarts the envs of slots that move. By default all of them.
-        balance: Give faster hosts more slots, by the speed that rollouts show. It restarts the
+        balance: Give faster hosts more slots, by the speed measured in rollouts. This restarts the
             envs of slots that move, so it is done only where it makes rollouts much shorter.
         launcher: Where workers run: ``"local"`` processes, ``"in-process"`` threads, or a launcher
             object such as :class:`clusterenv.SlurmLauncher`.
         wrappers: Applied to each env, first to last.
         shared_memory: Keep the host of local workers in this process. False puts it into a process
             of its own behind an encrypted connection, as on another machine.
-        copy: Return observations that are the caller's own. False returns the same arrays again,
-            which the next call overwrites; they are not to be written to.
+        copy: Return observations that belong to the caller. False returns the same arrays each
+            time; the next call overwrites them, and the caller must not write to them.
         observation_mode: ``"same"``, ``"different"`` or ``(batched space, single space)``, as in
             :class:`gymnasium.vector.AsyncVectorEnv`.
         autoreset_mode: When an env whose episode has ended is reset, as in Gymnasium.
         batch_size: How many slots :meth:`recv` returns. By default all of them.
         sync: When hosts pull newly published weights; by default at every version.
-        encoding: How weights travel: ``"raw"``; ``"bf16"``, which halves them and rounds what
-            acts; or ``"delta"``, the difference to what a host has, rounded likewise.
+        encoding: How weights travel: ``"raw"``; ``"bf16"``, which halves them and rounds the
+            weights that act; or ``"delta"``, the difference from what a host holds, also rounded.
         trust_workers: Let hosts on other machines send pickled objects. Workers of this machine
             that this process started may do so anyway.
         limits: How long things may take, and how often a worker or a host may be replaced.
@@ -158,7 +158,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> StepResult:
         """Step every env with its action, or with that of a policy.
 
-        A policy acts on the workers, and the infos say what it did: ``info["action"]``,
+        A policy acts on the workers, and the infos report what it did: ``info["action"]``,
         ``info["version"]``, ``info["log_prob"]``, ``info["value"]``; zeros where the env was lost.
         """
         if self._stopwatch.is_outside:
@@ -188,7 +188,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             calls.turn.release()
 
     def _step_with_checks(self, actions: Any) -> StepResult:
-        """Say what is wrong, or convert what is to be converted, or go on where it is under way."""
+        """Check and convert ``actions``, let a policy act, or take over a step under way."""
         with self._calls.in_one_go(PendingCall.STEP):
             if hasattr(actions, "act") or hasattr(actions, "state_dict"):
                 self._policies.start_step(actions)
@@ -214,7 +214,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
 
     @user_call
     def async_reset(self, seed: Seed = None) -> None:
-        """Start a reset of all envs, for :meth:`recv` to return as they get ready."""
+        """Start a reset of all envs; :meth:`recv` returns them as they become ready."""
         self._envs.start_partial_batches(seed, self._partial)
 
     @user_call
@@ -228,7 +228,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
 
     @user_call
     def send(self, actions: Any, env_id: Any) -> None:
-        """Step the slots ``env_id`` with ``actions``, for a later :meth:`recv` to return."""
+        """Step the slots ``env_id`` with ``actions``; a later :meth:`recv` returns them."""
         self._calls.assert_in_partial_batches("send")
         slots = slots_of(env_id)
         self._partial.check(slots)
@@ -243,7 +243,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         ``policy`` is one of :mod:`clusterenv.policies`, or a ``torch.nn.Module`` that returns a
         ``torch.distributions`` object. May be called from another thread, and while a
         :meth:`stream` is open. Returns the version; weights that are bit-equal to the newest ones
-        are no new version.
+        do not make a new version.
         """
         return self._policies.publish(policy)
 
@@ -263,14 +263,14 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         Args:
             policy: As :meth:`publish` takes it.
             num_steps: T, the steps of each slot.
-            wait_num: Return once this many slots are there: then only these are columns, as
+            wait_num: Return once this many slots have finished. Only these are columns then, as
                 ``rollout.slots`` says, and the others come with a later rollout. By default all.
-            patience_s: How long to wait for the others once ``wait_num`` slots are there.
-            infos: Whether ``rollout.infos`` is wanted; False saves bytes where envs say much.
-            ahead: 1 has the next rollout collected while you learn from this one, by the version
-                that this call publishes. The next call returns it if policy object and
-                ``num_steps`` are the same; else, and by a reset, it is dropped, which
-                ``ledger.dropped_steps`` counts. Other calls wait until it is there.
+            patience_s: How long to wait for the others once ``wait_num`` slots have finished.
+            infos: Whether to collect ``rollout.infos``; False saves bytes where envs report much.
+            ahead: 1 collects the next rollout while you learn from this one, with the version that
+                this call publishes. The next call returns it if policy object and ``num_steps`` are
+                the same; otherwise, or at a reset, it is dropped, and ``ledger.dropped_steps``
+                counts its steps. Other calls wait until it is complete.
         """
         return self._policies.rollout(policy, num_steps, wait_num, patience_s, infos, ahead)
 
@@ -280,7 +280,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
     ) -> Iterator[Fragment]:
         """Fragments as they finish, each of some slots, while the learner trains.
 
-        A slot has at most ``in_flight`` fragments under way or waiting to be looked at, so that
+        A slot has at most ``in_flight`` fragments under way or waiting to be read, so that
         memory and lag stay bounded when the learner is slower. Leaving the loop stops collection.
         """
         return self._policies.stream(num_steps, in_flight, infos, self._stopwatch)
@@ -298,14 +298,14 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """Play whole episodes with ``policy`` on the workers, in envs of their own.
 
         Training is not disturbed: the envs that :meth:`rollout` uses stay where they are. Each
-        slot plays its share, so that short episodes are not favoured. ``wrappers`` are used in
-        place of those of training, which may change rewards; by default they are the same.
+        slot plays its share, so that short episodes are not favoured. ``wrappers`` replace those
+        of training, which may change rewards; by default they are the same.
         """
         return self._policies.evaluate(policy, episodes, deterministic, seed, wrappers)
 
     @property
     def version(self) -> int:
-        """The newest version that was published; 0 before the first."""
+        """The newest published version; 0 before the first."""
         return self._policies.version
 
     @property
@@ -320,7 +320,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
 
     @property
     def run_id(self) -> str:
-        """What the run is called: ``python -m clusterenv top`` takes it, or its beginning."""
+        """The name of the run: ``python -m clusterenv top`` accepts it, or its beginning."""
         return self._session.run_id
 
     def profile(self) -> Profiler:
@@ -360,7 +360,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
 
     @user_call
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of each env: one value per slot if a list or tuple, else the same."""
+        """Set an attribute of each env: one value per slot if a list or tuple, else one for all."""
         self._envs.set_attr(name, values)
 
     def render(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Resets, steps and calls as the user calls them: checks, order, and what goes to the session."""
+"""Resets, steps and calls as the user makes them: checks, order, and requests to the session."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RESERVED = ("reset", "step", "close", "_setattr", "_check_spaces")
 
 
 class EnvCalls:
-    """What :class:`clusterenv.ClusterEnv` does with envs when no policy acts on the workers."""
+    """What :class:`clusterenv.ClusterEnv` does with envs while no policy acts on the workers."""
 
     def __init__(self, session: Session, calls: Calls, spaces: AgreedSpaces) -> None:
         self._session, self._calls, self._batch = session, calls, session.batch
@@ -45,7 +45,7 @@ class EnvCalls:
     # Resets.
 
     def reset(self) -> None:
-        """Reset all slots, for a policy that is going to act on the workers."""
+        """Reset all slots, for a policy that will act on the workers."""
         self.start_reset(None, None)
         self.finish_reset(None)
         self._batch.forget_infos()
@@ -66,7 +66,7 @@ class EnvCalls:
         self._calls.pending = PendingCall.RESET
 
     def finish_reset(self, timeout: float | None) -> None:
-        """Wait for the reset that was started."""
+        """Wait for the reset under way."""
         self._calls.wait(PendingCall.RESET, timeout)
         self._calls.has_reset = True
         self._calls.has_stepped = self._calls.has_stepped and not self._calls.resets_all
@@ -74,7 +74,7 @@ class EnvCalls:
             warn_of_same_envs(self._session)
 
     def start_partial_batches(self, seed: Seed, partial: PartialBatches) -> None:
-        """Start a reset of all slots, whose rows are handed out as they come."""
+        """Start a reset of all slots, whose rows are returned as they come."""
         self._calls.assert_is_running()
         self._calls.leave_partial_batches()
         self._calls.assert_nothing_pending("async_reset")
@@ -99,7 +99,7 @@ class EnvCalls:
         self._calls.begin(PendingCall.STEP)
 
     def take_over_step(self) -> bool:
-        """Whether a step that was to be done at once is under way: then it is what is pending."""
+        """Whether a step that was to be done at once is under way; if so, it is now pending."""
         is_under_way = self._session.is_in_lockstep
         if is_under_way and self._calls.pending is PendingCall.NOTHING:
             self._calls.begin(PendingCall.STEP)
@@ -108,12 +108,12 @@ class EnvCalls:
 
     @property
     def usual_actions(self) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
-        """Dtype and shape of actions that need no conversion; None where they are no one array."""
+        """Dtype and shape of actions that need no conversion; None if they are not one array."""
         leaf = self._action_leaf
         return (None, ()) if leaf is None else (leaf.dtype, (self._num_envs, *leaf.shape))
 
     def by_row(self, actions: Any, count: int) -> Array | list[Any]:
-        """The actions of ``count`` slots as the session takes them."""
+        """The actions of ``count`` slots in the session's form."""
         leaf = self._action_leaf
         return actions_by_row(actions, count, leaf, self._single, self._batched)
 
@@ -130,12 +130,12 @@ class EnvCalls:
         self._calls.begin(PendingCall.CALL)
 
     def finish_call(self, timeout: float | None) -> tuple[Any, ...]:
-        """Wait for the call that was started; what it returned, by slot."""
+        """Wait for the call under way; returns its results by slot."""
         self._calls.wait(PendingCall.CALL, timeout)
         return self._session.take_values()
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of each env, and wait until that is done."""
+        """Set an attribute of each env, and wait until it is done."""
         self._calls.assert_is_running()
         by_slot = values_by_slot(values, self._num_envs)
         self._calls.assert_nothing_pending("set_attr")

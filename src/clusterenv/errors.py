@@ -27,7 +27,7 @@ class StartupError(ClusterEnvError, RuntimeError):
 
     Attributes:
         refused: Why the head refused a host, if it did.
-        unreached: The address that hosts have not reached, if it waited for these.
+        unreached: The address that hosts have not reached, if the head was waiting for them.
     """
 
     def __init__(self, text: str, *, refused: str = "", unreached: str = "") -> None:
@@ -54,7 +54,7 @@ class UntrustedValueError(ClusterEnvError, TypeError):
 class ProtocolError(ClusterEnvError):
     """A peer said something that the wire protocol does not allow.
 
-    Its text is short, however much of what the peer said is in it.
+    Its text is short, however much of the peer's message is in it.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -62,7 +62,7 @@ class ProtocolError(ClusterEnvError):
 
     @staticmethod
     def of(error: BaseException) -> "ProtocolError":
-        """``error``, which came about by what a peer sent, as one of these."""
+        """``error``, which something from a peer caused, as a ProtocolError."""
         if isinstance(error, ProtocolError):
             return error
         try:

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a message must not cut it in half: it waits until the end of a block."""
+"""Ctrl-C must not cut a message in half: it waits until the end of a block."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-# `signal.signal` also converts enumerations, which takes ten times as long as the rest of it.
+# `signal.signal` also converts enumerations, which takes ten times as long as the rest.
 from _signal import getsignal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from collections.abc import Callable
@@ -18,14 +18,14 @@ _PATIENCE_S = 1.0
 
 
 class Uninterrupted:
-    """Within ``with`` blocks of it, Ctrl-C takes effect at the end of the outermost block.
+    """Inside its ``with`` blocks, Ctrl-C takes effect only at the end of the outermost block.
 
-    Whatever handles SIGINT is called then, so nothing is swallowed. If something within the block
-    hangs, another Ctrl-C a second later takes effect at once. Python handles signals in the main
-    thread only; blocks in other threads do nothing.
+    The current handler of SIGINT is called then, so nothing is lost. If something in the block
+    hangs, another Ctrl-C a second later takes effect at once. Python handles signals only in the
+    main thread; blocks in other threads do nothing.
 
     Args:
-        wake: Ends a wait within the block.
+        wake: Ends a wait inside the block.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ class Uninterrupted:
     def _take_over(self) -> None:
         self._handler, self._came_at = None, None
         handler = getsignal(_SIGINT)
-        # Not callable: it is ignored, or ends the process. A block around this one waits already.
+        # Not callable: ignored, or ends the process. If it is ours, a block around this one waits.
         if callable(handler) and not isinstance(getattr(handler, "__self__", None), Uninterrupted):
             # If Ctrl-C came a moment ago, this call runs the old handler first, and may raise.
             set_handler(_SIGINT, self._note)

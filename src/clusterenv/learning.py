@@ -1,4 +1,4 @@
-"""Small functions that a learner may use; nothing else here knows about learning."""
+"""Small functions that a learner may use; nothing else in the package knows about learning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from clusterenv.arrays import Array
 from clusterenv.rollout import AnyFragment, Fragment, Rollout, map_structure
 
-# torch's; this file works without it.
+# torch's; this file does not import it.
 Tensor = Any
 
 
@@ -20,14 +20,14 @@ def gae(
 ) -> tuple[Array, Array]:
     """Generalised advantage estimates and returns, [T, N] each.
 
-    An episode that *terminated* is worth nothing after its end; one that was *truncated* goes on
-    with the value of its true last observation.
+    An episode that *terminated* is worth nothing after its end; one that was *truncated* is
+    continued with the value of its true last observation.
 
     Args:
         rollout: With the output ``value`` (see :attr:`Rollout.next_values`).
         gamma: Discount per step.
         gae_lambda: How far to look before trusting the value function.
-        rewards: Instead of ``rollout.rewards``, e.g. scaled.
+        rewards: Used in place of ``rollout.rewards``, e.g. scaled ones.
 
     Returns:
         ``advantages`` and ``returns = advantages + values``.
@@ -80,16 +80,17 @@ def decoupled_loss(
 ) -> Tensor:
     """PPO's policy loss where workers act with weights that are some versions old.
 
-    PPO clips the ratio to the policy that acted. If that one is stale, the learner may not leave
-    its neighbourhood. Here the ratio is taken to the *proximal* policy, the learner's own at the
-    start of the update, and importance weights correct for who acted. If nobody is behind, both
-    are the same, and so is the loss.
+    PPO clips the ratio to the policy that acted. If that policy is stale, the learner cannot
+    leave its neighbourhood. Here the ratio is taken to the *proximal* policy, the learner's own
+    at the start of the update, and importance weights correct for the policy that acted. If no
+    host is behind, the two are the same, and so is the loss.
 
     Args:
-        log_prob: Of the actions under the policy that is being learned. All are torch tensors.
-        proximal_log_prob: Under the learner's policy before the first step of this update.
-        behaviour_log_prob: As recorded when they acted: ``rollout.outputs["log_prob"]``.
-        advantages: Of the actions.
+        log_prob: Log-probabilities of the actions under the policy that is being learned. All
+            arguments but the last two are torch tensors.
+        proximal_log_prob: The same under the learner's policy before the first step of this update.
+        behaviour_log_prob: The same, recorded when they acted: ``rollout.outputs["log_prob"]``.
+        advantages: Advantages of the actions.
         clip: How far the ratio may leave 1.
         cap: The largest importance weight.
     """
@@ -109,13 +110,13 @@ def vtrace(
     c_cap: float = 1.0,
     trace: float = 1.0,
 ) -> tuple[Array, Array]:
-    """V-trace targets and advantages: for fragments of a stream, whose policy is a bit old.
+    """V-trace targets and advantages, for fragments of a stream, whose policy is slightly old.
 
     Args:
         fragment: With the values of the *learner's* critic: see :func:`with_values`.
-        log_prob: Of the actions under the learner's policy, [T, n].
+        log_prob: Log-probabilities of the actions under the learner's policy, [T, n].
         gamma: Discount per step.
-        rewards: If others than ``fragment.rewards``, such as scaled ones.
+        rewards: Used in place of ``fragment.rewards``, e.g. scaled ones.
         rho_cap: Largest importance weight of a step's own error …
         c_cap: … and of what comes after it.
         trace: λ, below 1 for less variance.
@@ -136,7 +137,7 @@ def vtrace(
         running = deltas[t] + gamma * c[t] * carries_on[t] * running
         corrections[t] = running
     targets = values + corrections
-    # What a step leads to is worth its target, where the fragment has one.
+    # The value of what a step leads to is its target, where the fragment has one.
     next_targets = next_values.copy()
     next_targets[:-1] = np.where(carries_on[:-1], targets[1:], next_values[:-1])
     return targets, rho * (rewards + gamma * next_targets - values)

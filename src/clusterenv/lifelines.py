@@ -1,8 +1,7 @@
-"""A process that ends when whoever started it is gone: its standard input closes then."""
+"""Ends a process when the one that started it is gone: its standard input closes then."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 
@@ -10,10 +9,12 @@ EXIT_HOST_GONE = 71
 
 
 def end_with_input() -> None:
-    """Let the kernel send SIGIO, which ends a process, when standard input closes."""
+    """Have the kernel send SIGIO, which ends a process, when standard input closes."""
+    import fcntl  # not on every platform: see platforms.py
+
     if hasattr(os, "O_ASYNC"):
         if not leads_its_group():
-            # What an env starts is to end with this process, and nobody else.
+            # What an env starts must end with this process, and nothing else must.
             os.setpgid(0, 0)
         fcntl.fcntl(0, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)

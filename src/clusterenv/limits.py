@@ -21,13 +21,13 @@ class Limits:
     restart_timeout_s: float = 60.0
     """How long a replacement may take to start."""
     lease_s: float = 30.0
-    """A host without its head ends itself and its workers after this time."""
+    """A host that cannot reach its head for this long ends itself and its workers."""
     max_restarts_per_minute: int = 3
     """How often one worker, or one host, may be replaced within a minute; 0 means never. One that
     was told to leave (SIGTERM, a time limit, a preemption) does not count here."""
     max_restarts: int = 10
-    """How often one worker, or one host, may be replaced in all, at whatever rate and for whatever
-    reason; each minute of good work gives one restart back. 0 means never."""
+    """How often one worker, or one host, may be replaced in all, at any rate and for any reason;
+    each minute of good work gives one restart back. 0 means never."""
     restart_backoff_s: float = 0.5
     """The first replacement starts at once, the second in a row after this time, each further one
     after twice as long as the one before, up to 64 times this."""
@@ -36,7 +36,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self) if field.name.endswith("_s")):
-            # Not `<=`: what is not a number is no time-out either.
+            # Not `<=`: NaN is not a time-out either.
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be above 0 seconds")
         for name in ("max_restarts_per_minute", "max_restarts"):

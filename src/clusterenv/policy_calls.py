@@ -1,4 +1,4 @@
-"""Rollouts, streams and evaluations as the user calls them: checks, order, and what comes back."""
+"""Rollouts, streams and evaluations as the user calls them: checks, order, and results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PolicyCalls:
         self._as_policy = AsPolicy()
 
     def publish(self, policy: Any) -> int:
-        """Make its weights available; the version."""
+        """Make its weights available; returns the version."""
         self._calls.assert_is_running()
         version = self._publisher.publish(self._as_policy(policy))
         streams = self._calls.pending is PendingCall.STREAM
@@ -43,11 +43,11 @@ class PolicyCalls:
 
     @property
     def version(self) -> int:
-        """The newest version that was published; 0 before the first."""
+        """The newest published version; 0 before the first."""
         return self._publisher.version
 
     def start_step(self, policy: Any) -> None:
-        """Publish, and start a step of all slots with it."""
+        """Publish the policy, and start a step of all slots with it."""
         self._calls.assert_may_begin("step")
         self._calls.assert_has_reset("step")
         self.publish(policy)
@@ -55,7 +55,7 @@ class PolicyCalls:
         self._calls.begin(PendingCall.STEP)
 
     def _begin_collecting(self, method: str, num_steps: int) -> None:
-        """Raise if a policy cannot act now, or not for so long; reset what was not reset yet."""
+        """Raise if a policy cannot act now, or ``num_steps`` is wrong; reset envs that need it."""
         self._calls.assert_may_begin(method)
         self._calls.assert_can_collect(method)
         check_count("num_steps", num_steps)
@@ -71,7 +71,7 @@ class PolicyCalls:
         infos: bool,
         ahead: int,
     ) -> Rollout:
-        """Publish, and collect [T, N]; and perhaps what comes after it."""
+        """Publish the policy and collect [T, N]; with ``ahead``, also begin the next rollout."""
         self._begin_collecting("rollout", num_steps)
         if ahead not in (0, 1):
             raise ValueError(
@@ -99,7 +99,7 @@ class PolicyCalls:
             raise ValueError("stream() needs a policy: call publish(policy) first")
         self._calls.begin(PendingCall.STREAM)
         stream = self._stream(index(num_steps), index(in_flight), bool(infos), watch)
-        # Begun here: closing a generator that was never begun would not run its `finally`.
+        # Begun here: closing a generator that never began would not run its `finally`.
         next(stream)
         return stream
 
@@ -119,7 +119,7 @@ class PolicyCalls:
                     watch.begin(HEAD)
                 self._calls.assert_is_running()
         except Exception:
-            # A fragment that failed halfway leaves its envs nobody knows where.
+            # After a fragment that failed halfway, the state of its envs is unknown.
             self._calls.has_reset = False
             raise
         finally:
@@ -130,7 +130,7 @@ class PolicyCalls:
     def evaluate(
         self, policy: Any, episodes: int, deterministic: bool, seed: int, wrappers: Any
     ) -> Episodes:
-        """Play whole episodes in envs of their own, with other wrappers unless that is None."""
+        """Play whole episodes in envs of their own, with other ``wrappers`` unless None."""
         self._calls.assert_may_begin("evaluate")
         episodes, seed = check_count("episodes", episodes), check_count("seed", seed, least=0)
         backend = None if wrappers is None else with_wrappers(self._backend, wrappers)

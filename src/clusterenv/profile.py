@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 VARIABLE = "CLUSTERENV_PROFILE"
-"""Set in the environment, every run is timed and says at its end where its time went."""
+"""If set in the environment, every run is timed and reports at its end where its time went."""
 SHARES = ("env", "inference", "serialise", "network", "wait", "learner", "head", "other")
 MEANINGS = {
     "env": "stepping and resetting envs",
@@ -25,14 +25,14 @@ _MUCH, _MOST = 0.2, 0.5
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured: seconds by name, at the head and at each worker that stayed."""
+    """What was measured: seconds by name, for the head and for each worker that stayed."""
 
     wall_s: float
     steps: int
-    """Rows that came back."""
+    """How many rows came back."""
     head: dict[str, float]
     """``learner`` (outside of calls), ``head`` (inside), ``wait`` (for workers), and
-    ``inference`` where the head's own forward pass was timed."""
+    ``inference`` if the head's own forward pass was timed."""
     workers: Sequence[dict[str, float]]
     """``env``, ``inference``, ``serialise``, ``pull``, ``other`` and ``idle``; and ``behind``, the
     part of ``idle`` in which others of its host had not answered yet."""
@@ -43,19 +43,19 @@ class Profile:
     num_envs: int
     num_workers: int
     cores: int | None
-    """Of this machine, where workers run here."""
+    """This machine's cores, if workers run here."""
 
     @property
     def steps_per_s(self) -> float:
-        """Of all envs together."""
+        """The speed of all envs together."""
         return self.steps / self.wall_s if self.wall_s > 0 else 0.0
 
 
 def shares(profile: Profile) -> dict[str, float]:
-    """What an average worker's time went to, as shares that sum to one.
+    """Where an average worker's time went, as shares that sum to one.
 
-    A worker that is idle waits for slower ones, for the learner or for the head; what none of them
-    explains was spent on the way.
+    An idle worker waits for slower ones, for the learner or for the head; time that none of them
+    explains was spent in transit.
     """
     count = max(1, len(profile.workers))
     mean = {name: sum(worker.get(name, 0.0) for worker in profile.workers) / count for name in _ALL}
@@ -85,7 +85,7 @@ def advise(profile: Profile) -> list[str]:
         (share["network"] + share["serialise"], _about_network(profile, share)),
         (share["inference"], _about_inference(profile, share)),
         (share["head"], _about_head(share)),
-        # No trouble, and so always last.
+        # Not a problem, so always last.
         (0.0, _about_envs(profile, share)),
     ]
     told = [text for _, text in sorted(found, key=lambda one: -one[0]) if text]
@@ -183,7 +183,7 @@ def _about_cores(profile: Profile) -> str | None:
 
 
 def report(profile: Profile) -> str:
-    """The whole of it as text."""
+    """The whole profile as text."""
     share = shares(profile)
     lines = [
         f"{profile.steps} steps in {profile.wall_s:.1f} s: {profile.steps_per_s:.0f} steps/s, "

@@ -1,4 +1,4 @@
-"""Random numbers that depend on (seed, slot, step) only, never on which worker draws them."""
+"""Random numbers that depend only on (seed, slot, step), never on which worker draws them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BLOCK_STEPS = 64
 
 
 def fresh_seed() -> int:
-    """A seed that nobody has chosen."""
+    """A random seed, for when the user gives none."""
     return int(np.random.SeedSequence().generate_state(1)[0])
 
 
@@ -51,7 +51,7 @@ class SlotRandom:
         self._step, self._drawn = step, 0
 
     def uniform(self, draws: int = 1) -> Array:
-        """Numbers in [0, 1) for this step, shape (slots, draws); others at each call."""
+        """Numbers in [0, 1) for this step, shape (slots, draws); different ones at each call."""
         block = self._step // _BLOCK_STEPS
         first, self._drawn = self._drawn, self._drawn + draws
         cached = self._blocks.get((first, draws))

@@ -1,4 +1,4 @@
-"""How often, and how soon, the worker or host in one place may be replaced: one rule for both."""
+"""How often and how soon the worker or host in one place may be replaced: one rule for both."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Protocol
 
 _WINDOW_S = 60.0
 FORGIVEN_S = 60.0
-"""So much good work gives one restart back."""
+"""How much good work gives one restart back."""
 _MOST_DOUBLINGS = 6
 _MOST_CAUSES = 20
 _LONGEST_CAUSE = 200
 
 
 def explained(reason: str) -> str:
-    """Why something was lost, and what is behind it, where the reason itself says little."""
+    """Why something was lost, with likely causes if the reason itself says little."""
     if "SIGKILL" not in reason or "memory" in reason:
         return reason
     return (
@@ -24,20 +24,20 @@ def explained(reason: str) -> str:
 
 
 def longest_delay_s(limits: RestartLimits) -> float:
-    """How long a replacement waits at most before it is started."""
+    """The longest time that a replacement waits before it is started."""
     return limits.restart_backoff_s * float(2**_MOST_DOUBLINGS)
 
 
 class RestartLimits(Protocol):
-    """What the user allows, see :class:`clusterenv.Limits`."""
+    """What the user allows; see :class:`clusterenv.Limits`."""
 
     @property
     def max_restarts_per_minute(self) -> int:
-        """How often within a minute."""
+        """How many restarts within a minute."""
 
     @property
     def max_restarts(self) -> int:
-        """How often without good work in between."""
+        """How many restarts without good work in between."""
 
     @property
     def restart_backoff_s(self) -> float:
@@ -45,11 +45,11 @@ class RestartLimits(Protocol):
 
 
 class RestartBudget:
-    """The restarts in one place. Decides; opens nothing.
+    """The restarts in one place. Pure decisions.
 
     A restart counts against two limits. Within a minute there may be ``max_restarts_per_minute``.
-    And there may be ``max_restarts`` at whatever rate, of which each minute of good work gives one
-    back: who never gets anything done is given up, however long it takes to fail.
+    And there may be ``max_restarts`` at any rate, of which each minute of good work gives one
+    back: a worker that never gets anything done is given up, however long it takes to fail.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class RestartBudget:
 
     @property
     def num_spent(self) -> float:
-        """How many restarts count that good work has not made up for."""
+        """How many restarts good work has not made up for yet."""
         return self._spent
 
     def spend(
@@ -75,15 +75,15 @@ class RestartBudget:
         worked_s: float,
         is_orderly: bool = False,
     ) -> str:
-        """Spend a restart; or why there is none left, in words.
+        """Spend a restart; returns why there is none left, or empty.
 
         Args:
             limits: What is allowed.
             cause: Why a restart is needed.
-            now: On the monotonic clock.
-            worked_s: For how long what is to be replaced did good work.
-            is_orderly: Whether somebody told it to leave. That is no fault of its own, and does not
-                count as one of the restarts within a minute.
+            now: The time on the monotonic clock.
+            worked_s: How long the lost one did good work.
+            is_orderly: Whether it was told to leave. That is not its fault, and does not count
+                against the restarts within a minute.
         """
         self._note(cause)
         self._spent = max(0.0, self._spent - max(0.0, worked_s) / FORGIVEN_S)

@@ -51,13 +51,13 @@ class Episodes:
 class Fragment:
     """T consecutive steps of some slots. The arrays are the caller's own.
 
-    Every row is a real transition: an episode that ends is reset within the step, so that
-    ``observations[t + 1]`` is then the first of the next episode, and its true last observation
-    is in ``finals``.
+    Every row is a real transition. An episode that ends is reset within the step, so
+    ``observations[t + 1]`` is then the first observation of the next episode, and the true last
+    one of the ended episode is in ``finals``.
     """
 
     slots: Array
-    """[n]: which slots the columns are."""
+    """[n]: the slots that the columns belong to."""
     versions: Array
     """[T, n]: the version of the policy that acted."""
     observations: Any
@@ -78,12 +78,12 @@ class Fragment:
     finals: Finals
     episodes: Episodes
     infos: Mapping[str, Any] = field(default_factory=dict)
-    """What the envs said, as :class:`StepInfos`: ``infos["speed"]`` is an array [T, n, …], and
-    ``infos["_speed"]`` the mask of the rows that have it. Where an episode ended, what the env
-    said last is in ``infos["final_info"]``, such as ``infos["final_info"]["episode"]["r"]``, and
-    the row itself has what the reset of the next episode said: as in Gymnasium's same-step
-    autoreset. Empty dicts are left out; the infos of ``reset`` itself are
-    not here, nor, of a ready VectorEnv that resets at the next step, those of its resets."""
+    """What the envs reported, as :class:`StepInfos`: ``infos["speed"]`` is an array [T, n, …], and
+    ``infos["_speed"]`` the mask of the rows that have it. Where an episode ended, the env's last
+    info is in ``infos["final_info"]``, such as ``infos["final_info"]["episode"]["r"]``, and the
+    row itself has the info of the next episode's reset, as in Gymnasium's same-step autoreset.
+    Empty dicts are left out, and so are the infos of ``reset`` itself and, for a ready-made
+    VectorEnv that resets at the next step, those of its resets."""
 
     @property
     def num_steps(self) -> int:
@@ -105,7 +105,7 @@ class Fragment:
 
     @cached_property
     def next_observations(self) -> Any:
-        """[T, n, …]: what each action led to; the true last observation where an episode ended."""
+        """[T, n, …]: what each action led to; where an episode ended, its true last observation."""
 
         def shift(array: Array, finals: Array) -> Any:
             shifted = _copy_of(array[1:])
@@ -141,9 +141,9 @@ class Fragment:
     def torch(self, device: Any = "cpu") -> Self:
         """The same with PyTorch tensors in place of arrays, in the same structures.
 
-        On the CPU they share the arrays' memory. To a GPU they are copied once, out of pinned
-        memory, and the call does not wait for that. ``infos`` stay arrays, as does what PyTorch
-        has no dtype for. Compute what takes arrays, such as :func:`clusterenv.gae`, before.
+        On the CPU they share the arrays' memory. To a GPU they are copied once, from pinned memory,
+        and the call does not wait for the copy. ``infos`` stay arrays, and so does anything that
+        PyTorch has no dtype for. Call what takes arrays, such as :func:`clusterenv.gae`, first.
         """
         from clusterenv.policies.torch import to_device
 
@@ -166,7 +166,7 @@ def assemble(
     action_space: Space[Any],
     trusted: bool = False,
 ) -> AnyFragment:
-    """One Fragment or Rollout (``kind``) from parts whose slots ascend, which are released.
+    """Join parts whose slots ascend into one Fragment or Rollout (``kind``), and release them.
 
     ``trusted`` says whether infos may be unpickled.
     """
@@ -178,7 +178,7 @@ def assemble(
             raise ProtocolError(DISAGREEMENT) from error
         raise
     finally:
-        # Even if Ctrl-C comes between: else the worker would never get this room back.
+        # Even after Ctrl-C in between: otherwise the worker would never get this room back.
         for part in parts:
             part.release()
 
@@ -263,19 +263,19 @@ def _outline(tree: Any) -> str:
 
 
 def episodes_by_slot(results: Sequence[Sequence[tuple[float, int]]]) -> Episodes:
-    """The episodes that each slot played, one slot after the other."""
+    """The episodes that each slot played, slot by slot."""
     rows = [(slot, *episode) for slot, played in enumerate(results) for episode in played]
     slots, returns, lengths = zip(*rows, strict=True)
     return Episodes(np.array(slots), np.array(returns), np.array(lengths))
 
 
 def _copy_of(array: Any) -> Any:
-    """A copy of an array, or of a tensor in its place."""
+    """A copy of an array, or of a tensor that stands in its place."""
     return array.copy() if isinstance(array, np.ndarray) else array.clone()
 
 
 def _map_fields(record: Any, function: Any) -> Any:
-    """``record`` with ``function`` of each array in its fields; infos stay as they are."""
+    """``record`` with ``function`` applied to each array in its fields; infos stay as they are."""
     if is_dataclass(record) and not isinstance(record, type):
         changes = {one.name: getattr(record, one.name) for one in fields(record)}
         return replace(record, **{n: _map_fields(v, function) for n, v in changes.items()})
@@ -285,7 +285,7 @@ def _map_fields(record: Any, function: Any) -> Any:
 
 
 def map_structure(function: Any, tree: Any, *others: Any) -> Any:
-    """``function`` of each array in ``tree`` (and of those in the same place of ``others``)."""
+    """Apply ``function`` to each array in ``tree`` (with those in the same place of ``others``)."""
     if isinstance(tree, Mapping):
         return {key: map_structure(function, tree[key], *(o[key] for o in others)) for key in tree}
     if isinstance(tree, tuple):

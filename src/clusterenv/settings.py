@@ -1,4 +1,4 @@
-"""What a run is to be, as the user said it: one frozen object."""
+"""The user's settings of a run, as one frozen object."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from clusterenv.wire.addresses import Network
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that the head needs to know to start; see :class:`clusterenv.ClusterEnv`."""
+    """Everything that the head needs to start; see :class:`clusterenv.ClusterEnv`."""
 
     backend: Backend
     num_envs: int
     num_workers: int | None
-    """None: as many as the hosts have cores."""
+    """None for one per core of the hosts."""
     launcher: Launcher
     min_hosts: int | None
     balance: bool
     batch_size: int
     spec: EnvSpec | None
-    """Where the env is one that is registered."""
+    """Set if the env is a registered one."""
     observation_mode: str | tuple[Space, Space]  # type: ignore[type-arg]
     autoreset_mode: AutoresetMode
     sync_rule: SyncRule
@@ -38,7 +38,7 @@ class Settings:
     limits: Limits
     network: Network
     log_dir: Path | None
-    """For a log per worker, on the machine of its host."""
+    """For a log per worker, on its host's machine."""
 
     @property
     def trusts_hosts(self) -> bool:

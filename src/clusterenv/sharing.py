@@ -1,4 +1,4 @@
-"""Dealing slots: to hosts, and by hosts to workers."""
+"""Deals slots to hosts, and within hosts to workers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _MOST_GROUPS = 64
 
 
 def shares(total: int, speeds: Sequence[float]) -> list[int]:
-    """``total`` in whole parts, each at least 1, so that the slowest is done as soon as can be."""
+    """``total`` in whole parts, each at least 1, so that the slowest finishes as soon as it can."""
     parts = [1] * len(speeds)
-    # Each goes where it would be done first; to the first ones of equals.
+    # Each unit goes where it would be done first; among equals, to the first.
     queue = [(2 / speed, index) for index, speed in enumerate(speeds)]
     heapq.heapify(queue)
     for _ in range(total - len(speeds)):
@@ -23,7 +23,7 @@ def shares(total: int, speeds: Sequence[float]) -> list[int]:
 
 
 def in_words(slots: Sequence[int]) -> str:
-    """``slot 3``, ``slots 4 to 7``: some slots (ascending), for messages."""
+    """Slots (ascending) for messages: ``slot 3``, ``slots 4 to 7``."""
     if not slots:
         return "no slots"
     if len(slots) == 1:
@@ -34,14 +34,14 @@ def in_words(slots: Sequence[int]) -> str:
 
 
 Group = tuple[int, tuple[int, ...], slice]
-"""An owner, some of its slots, and where these are in what was split."""
+"""An owner, some of its slots, and their place in what was split."""
 
 
 def split(slots: Sequence[int], firsts: Sequence[int], num_parts: int = 1) -> Iterator[Group]:
     """``slots`` (ascending) by their owners.
 
-    Owner *i* has the slots from ``firsts[i]`` up to ``firsts[i + 1]``, which is one more than there
-    are owners. Its slots are in ``num_parts``, and only those of one part are in a group.
+    Owner *i* has the slots from ``firsts[i]`` up to ``firsts[i + 1]``, so there is one more of
+    these than owners. An owner's slots are in ``num_parts`` parts, and a group is within one part.
     """
     start = 0
     while start < len(slots):
@@ -56,14 +56,14 @@ def split(slots: Sequence[int], firsts: Sequence[int], num_parts: int = 1) -> It
 
 
 class Splitter:
-    """Remembers how slots were split, where they are neighbours: loops ask again and again."""
+    """Remembers how consecutive slots were split, since loops ask for the same ones each time."""
 
     def __init__(self, firsts: Sequence[int]) -> None:
         self._firsts = firsts
         self._groups: dict[tuple[int, int, int], list[Group]] = {}
 
     def split(self, slots: Sequence[int], num_parts: int = 1) -> list[Group]:
-        """As :func:`split`."""
+        """Like :func:`split`."""
         key = slots[0], slots[-1], num_parts
         if key[1] - key[0] + 1 != len(slots):
             return list(split(slots, self._firsts, num_parts))

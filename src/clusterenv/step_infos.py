@@ -1,4 +1,4 @@
-"""The infos of a rollout: an array [T, n, …] per name, made when somebody asks for it."""
+"""The infos of a rollout: an array [T, n, …] per name, made on demand."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from clusterenv.arrays import Array
 from clusterenv.protocol.fragment_infos import InfoColumn
 
-# An array of [T, n] of these is made even if few rows have one.
+# Values up to this size are stacked into [T, n, …] even if few rows have one.
 _LARGEST_STACKED_BYTES = 4096
 _MOST_SHOWN = 12
 
 
 class StepInfos(Mapping[str, Any]):
-    """What envs said in each step, in the form of Gymnasium's vector infos, with a time axis.
+    """The envs' infos of each step, in the form of Gymnasium's vector infos, with a time axis.
 
     ``infos[name]`` is an array [T, n] of numbers, [T, n, …] of arrays up to 4 KiB each, or else an
-    object array [T, n] with None where nothing was said; a dict of the env is another such mapping.
-    ``infos["_" + name]`` is the mask [T, n] of the rows that have it. Nothing is copied out of
-    what came until a name is asked for.
+    object array [T, n] with None where there is no value; a dict of the env is another such
+    mapping. ``infos["_" + name]`` is the mask [T, n] of the rows that have it. Nothing is copied
+    until a name is asked for.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class StepInfos(Mapping[str, Any]):
         return f"StepInfos({self.outline()})"
 
     def outline(self) -> str:
-        """The names, and what their arrays are; of many names the first."""
+        """The names, and the kinds of their arrays; if there are many, the first ones."""
         kinds = [self._kind_of(name) for name in islice(self._by_name, _MOST_SHOWN)]
         if len(self._by_name) > _MOST_SHOWN:
             kinds.append(f"… ({len(self._by_name)} names)")
@@ -64,12 +64,12 @@ class StepInfos(Mapping[str, Any]):
         return f"{name}: {value.dtype} {value.shape}"
 
     def _make(self, name: str) -> Any:
-        # As in Gymnasium's infos, the mask wins over an info that happens to be called so.
+        # As in Gymnasium's infos, the mask wins over an info that happens to have its name.
         if name[:1] == "_" and name[1:] in self._by_name:
             return self._mask(self._by_name[name[1:]])
         columns = self._by_name[name]
         if any(len(column.path) > self._depth + 1 for column in columns):
-            # Where some envs have a dict and others a value of that name, the values are in "".
+            # If some envs have a dict and others a value of that name, the values are under "".
             return StepInfos(self._num_steps, self._slots, columns, self._depth + 1)
         shapes = {_shape_of(column) for column in columns}
         if len(shapes) == 1 and (shape := shapes.pop()) is not None:
@@ -103,7 +103,7 @@ class StepInfos(Mapping[str, Any]):
 
 
 def _shape_of(column: InfoColumn) -> tuple[int, ...] | None:
-    """The shape of each value, where they may become one array."""
+    """The shape of each value, if they may become one array."""
     values = column.values
     if isinstance(values, list) or values[:1].nbytes > _LARGEST_STACKED_BYTES:
         return None

@@ -1,4 +1,4 @@
-"""Where a thread's time goes: every moment belongs to exactly one part of what it does."""
+"""Where a thread's time goes: every moment belongs to exactly one part."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 LEARNER, HEAD, WAIT, INFERENCE = "learner", "head", "wait", "inference"
-"""What the user's thread does: its own things; ours, within a call; wait there; and its forward
-pass, where it says so."""
+"""What the user's thread does: its own work; ours, within a call; waiting there; and its forward
+pass, if it says so."""
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
 class Stopwatch:
-    """Counts what the user's thread does, while it is on.
+    """Counts what the user's thread does while it is on.
 
-    Whoever begins another part says so, if it :attr:`is_on`: else that costs a look at this flag,
-    and no more.
+    Code that begins another part says so if it :attr:`is_on`; otherwise the only cost is a look at
+    this flag.
 
     Args:
-        clock: What tells the time, in seconds.
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.is_on = False
         self.is_outside = False
-        """Whether it is on, and the thread is in none of our calls."""
+        """Whether it is on and the thread is in none of our calls."""
         self.calls: set[str] = set()
         """The methods that were called meanwhile."""
         self._clock, self._part, self._since = clock, LEARNER, 0.0
@@ -37,19 +37,19 @@ class Stopwatch:
         self._thread = 0
 
     def start(self) -> None:
-        """Count from now on what this thread does, which is outside of all calls."""
+        """Count what this thread, which is outside all calls, does from now on."""
         self._seconds, self._since = {}, self._clock()
         self.calls, self._part, self._thread = set(), LEARNER, threading.get_ident()
         self.is_on = self.is_outside = True
 
     def stop(self) -> dict[str, float]:
-        """The seconds of each part since :meth:`start`; nothing is counted any more."""
+        """Stop counting; returns the seconds of each part since :meth:`start`."""
         self.begin(self._part)
         self.is_on = self.is_outside = False
         return self._seconds
 
     def begin(self, part: str) -> str:
-        """The thread does something else from now on; gives what it did before."""
+        """Begin another part; returns the one before."""
         now, last = self._clock(), self._part
         self._seconds[last] = self._seconds.get(last, 0.0) + now - self._since
         self._part, self._since, self.is_outside = part, now, part == LEARNER
@@ -62,18 +62,18 @@ class Stopwatch:
         *args: _Arguments.args,
         **kwargs: _Arguments.kwargs,
     ) -> _Result:
-        """Call a method of ours, of that name, from outside."""
+        """Call one of our methods, with this name, from outside."""
         self.calls.add(name)
         self.begin(HEAD)
         try:
             return function(*args, **kwargs)
         finally:
-            # Whoever stopped it meanwhile wants nothing counted any more.
+            # If it was stopped meanwhile, nothing must be counted any more.
             if self.is_on:
                 self.begin(LEARNER)
 
     def times_this_thread(self) -> bool:
-        """Whether a call by this thread, now, is one from outside that counts."""
+        """Whether a call by this thread counts now as one from outside."""
         return self.is_outside and threading.get_ident() == self._thread
 
 
@@ -87,7 +87,7 @@ _Owner = TypeVar("_Owner", bound=_Watched)
 def timed(
     method: Callable[Concatenate[_Owner, _Arguments], _Result],
 ) -> Callable[Concatenate[_Owner, _Arguments], _Result]:
-    """``method``, which the stopwatch of its object counts as a call."""
+    """Count ``method`` as a call with its object's stopwatch."""
 
     @functools.wraps(method)
     def call(self: _Owner, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:

@@ -1,20 +1,19 @@
-"""What envs start ends with their worker, even in a session of its own, or as a daemon.
+"""Ends what envs have started along with their worker, even daemons and processes in new sessions.
 
-Each worker has a mark among its environment variables, and all that it starts inherits it. The host
-ends what bears the mark of a worker that is gone. A host that is killed cannot; so a worker whose
-env has started something outside of the worker's process group starts a *guardian*: a small
-process that waits for the worker's end, and ends what is left.
+Each worker has a mark among its environment variables, which everything it starts inherits. The
+host ends all processes with the mark of a worker that is gone. A host that is killed cannot; so a
+worker whose env has started something outside the worker's process group starts a *guardian*: a
+small process that waits for the worker's end, and then ends what is left.
 
-Not found is what has another environment (``env -i``, ``sudo``), belongs to another user, or has
-overwritten its environment, as setproctitle does.
+It cannot find processes with another environment (``env -i``, ``sudo``), of another user, or that
+have overwritten their environment, as setproctitle does.
 """
 
-# Guardians run this file as a script: it imports nothing but the standard library.
+# Guardians run this file as a script: it imports only the standard library.
 from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import secrets
 import select
 import signal
@@ -24,26 +23,26 @@ import time
 from collections.abc import Callable, Iterator
 
 VARIABLE = "CLUSTERENV_STARTED_BY"
-"""Whoever is to outlive the run has to be started without it."""
+"""Start without this variable what should outlive the run."""
 _GIVE_UP_S = 2.0
 _TICK_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 
 
 class Family:
-    """The marks of one host's workers, or of hosts that this process starts."""
+    """The marks of one host's workers, or of the hosts that this process starts."""
 
     def __init__(self) -> None:
-        # Whoever ends this process's own strays ends theirs too.
+        # Whoever ends this process's own strays then ends theirs too.
         own = os.environ.get(VARIABLE)
         self._token = (f"{own}/" if own else "") + secrets.token_hex(8)
 
     def mark(self, member: str) -> dict[str, str]:
-        """For the environment of this member."""
+        """The environment variable with this member's mark."""
         return {VARIABLE: f"{self._token}:{member}"}
 
     def end(self, member: str | None = None) -> None:
-        """End what this member has left, or what all of them have: they are gone."""
+        """End what this member, or all members, have left behind; they are gone."""
         if member is None:
             end_strays([f"{self._token}:"])
         else:
@@ -51,14 +50,14 @@ class Family:
 
 
 def _of_one(mark: str) -> list[str]:
-    """How the marks of one and of its whole family begin."""
+    """How the marks of one member and of its whole family begin."""
     return [f"{mark}\0", f"{mark}/"]
 
 
 def end_strays(beginnings: list[str]) -> None:
     """End all processes whose mark begins with one of these, and what they start meanwhile."""
     deadline = time.monotonic() + _GIVE_UP_S
-    # One that was killed is still there for a moment.
+    # A killed process is still there for a moment.
     while (found := list(_marked(beginnings))) and time.monotonic() < deadline:
         for pid in found:
             _kill(pid, beginnings)
@@ -83,7 +82,7 @@ def _has(pid: str | int, beginnings: list[str]) -> bool:
 
 
 def _kill(pid: int, beginnings: list[str]) -> None:
-    """Kill this process, unless its number is that of another by now."""
+    """Kill this process, unless its number belongs to another one by now."""
     with contextlib.suppress(OSError):
         fd = _reference(pid)
         try:
@@ -99,7 +98,7 @@ def _kill(pid: int, beginnings: list[str]) -> None:
 
 
 def _reference(pid: int) -> int | None:
-    """A descriptor that means this very process; None where the kernel has none (Linux < 5.3)."""
+    """A descriptor of this very process; None if the kernel has none (Linux < 5.3)."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -109,10 +108,10 @@ def _reference(pid: int) -> int | None:
 
 
 class StrayWatch:
-    """Starts a guardian once this worker's env has started what would outlive the worker.
+    """Starts a guardian once this worker's env has started something that would outlive it.
 
     Args:
-        start_guardian: Starts it, with the worker's process id and its mark.
+        start_guardian: Starts it, given the worker's process id and its mark.
     """
 
     def __init__(self, start_guardian: Callable[[int, str], None] | None = None) -> None:
@@ -121,10 +120,10 @@ class StrayWatch:
         self._seen, self._pause_s, self._next_look = 0, _TICK_S, 0.0
 
     def look(self, now: float) -> None:
-        """Look, if there may be something to see."""
+        """Look for strays, if there may be any."""
         if self._mark is None or now < self._next_look or not self._may_have_strays():
             return
-        # It may start something at every step: looking takes some milliseconds.
+        # The env may start something at every step, and looking takes some milliseconds.
         self._next_look = now + self._pause_s
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         with contextlib.suppress(OSError):
@@ -134,6 +133,8 @@ class StrayWatch:
 
     def _may_have_strays(self) -> bool:
         """Whether this process has children, or had some that have ended since the last look."""
+        import resource  # not on every platform: see platforms.py
+
         ended = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
         has_seen, self._seen = ended == self._seen, ended
         with contextlib.suppress(ChildProcessError):
@@ -150,7 +151,7 @@ def _is_elsewhere(pid: int) -> bool:
 
 def _start_guardian(worker: int, mark: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    # It leaves at once a child behind that is nobody's: env code may wait for its own children.
+    # It forks and ends at once, so that it is not a child of ours, which env code may wait for.
     subprocess.run(
         [sys.executable, "-I", "-S", __file__, str(worker), mark],
         stdin=subprocess.DEVNULL,

@@ -9,11 +9,12 @@ from tests.simulation.schedules import BLOCK, KINDS, play, play_block
 from tests.simulation.stage import simulated
 
 
-def play_many(kinds, count, processes):
-    """Play ``count`` schedules; whether all was well."""
+def play_many(kinds, first, count, processes):
+    """Play ``count`` schedules from the seed ``first`` on; whether all was well."""
     # Remote ones cost twice as much: half are local.
     turns = [kinds[0], *kinds]
-    blocks = [(turns[n % len(turns)], n * BLOCK) for n in range(-(-count // BLOCK))]
+    numbers = range(first // BLOCK, -(-(first + count) // BLOCK))
+    blocks = [(turns[n % len(turns)], n * BLOCK) for n in numbers]
     started_at, num_played, num_bad = time.monotonic(), 0, 0
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         for found in pool.imap_unordered(play_block, blocks):
@@ -31,12 +32,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", nargs="?", choices=[*KINDS, "all"], default="all")
     parser.add_argument("--seed", type=int, help="show this schedule alone")
+    parser.add_argument("--first", type=int, default=0, help="the first seed of many")
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     args = parser.parse_args()
     if args.seed is None:
         kinds = [*KINDS] if args.kind == "all" else [args.kind]
-        sys.exit(not play_many(kinds, args.count, args.processes))
+        sys.exit(not play_many(kinds, args.first, args.count, args.processes))
     with simulated():
         play(args.seed, args.kind, is_traced=True)
     print("all is well")

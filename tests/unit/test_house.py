@@ -18,8 +18,8 @@ MAY_IMPORT = {
     "version wire.addresses",
     "__main__": "tools",
     "tools": "arrays backends.base bounded_log construction distributions env host.events "
-    "host.starting launchers lifelines limits memory plain policies profile protocol randomness "
-    "status surroundings sync version wire",
+    "host.starting launchers lifelines limits memory plain platforms policies profile protocol "
+    "randomness status surroundings sync version wire",
     # The user's side of the head. Network and Limits are what the user writes.
     "env": "arguments backends calls construction env_calls head launchers.base limits policies "
     "policy_calls protocol rollout stopwatch sync wire.addresses",
@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "env_calls": "agreement arguments arrays calls head randomness",
     "policy_calls": "as_policy backends.base calls construction counts env_calls head protocol "
     "rollout stopwatch",
-    "construction": "backends counts env launchers limits policies settings sync wire.addresses",
+    "construction": "backends counts env launchers limits platforms policies settings sync "
+    "wire.addresses",
     "as_policy": "policies",
     "settings": "backends.base launchers.base limits sync wire.addresses",
     "agreement": "plain",
@@ -52,7 +53,8 @@ MAY_IMPORT = {
     "launchers": "children counts strays wire.addresses wire.invitation",
     "backends": "arrays building_slots",
     "policies": "arrays distributions plain randomness",
-    "adapters": "construction env rollout sync",
+    "adapters": "arrays as_policy construction distributions env policies randomness rollout sync",
+    "logging": "rollout sync",
     # Decisions and arrays: nothing that opens anything.
     "arrays": "",
     "counts": "",
@@ -70,6 +72,7 @@ MAY_IMPORT = {
     "stopwatch": "",
     "sync": "",
     "errors": "",
+    "platforms": "",
     "version": "",
     # Processes.
     "bell": "",
@@ -108,6 +111,8 @@ REASON = "It knows much because "
 
 # Envs and policies are both written in JAX.
 HOMES_OF_JAX = ["backends/jax_engine.py", "backends/jax_forms.py", "policies/jax.py"]
+# Tables of tools and the bar of a run are both drawn with rich.
+HOMES_OF_RICH = ["logging/bar.py", "tools/terminal.py"]
 # Each other optional dependency has one home, which says how to install it.
 OPTIONAL = {
     "torch",
@@ -122,6 +127,13 @@ OPTIONAL = {
     "uvicorn",
     "prometheus_client",
     "PIL",
+    "tensorboard",
+    "wandb",
+    "mlflow",
+    "dm_env",
+    "minari",
+    "rl_games",
+    "tianshou",
 }
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -250,6 +262,7 @@ def test_an_optional_dependency_is_imported_in_one_file_of_its_own():
         for name in {name.split(".")[0] for name in imports_of(path)} & OPTIONAL:
             homes.setdefault(name, []).append(path.relative_to(SOURCE).as_posix())
     assert homes.pop("jax") == HOMES_OF_JAX
+    assert homes.pop("rich") == HOMES_OF_RICH
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
@@ -14,15 +14,15 @@ _SEED_BITS = 31
 
 
 class AtariBackend:
-    """Each worker runs one ``ale_py.vector_env.AtariVectorEnv`` with threads of its own.
+    """Each worker runs one ``ale_py.vector_env.AtariVectorEnv`` with its own threads.
 
-    Unless ``num_workers`` says otherwise there is one worker per host. Seeds are those of
+    By default there is one worker per host; ``num_workers`` changes that. Seeds come with
     ``reset(seed=…)``: slot *i* gets ``seed + i``.
 
     Args:
         game: The game, as ALE names its ROMs: ``"pong"``, ``"ms_pacman"``.
-        num_threads: The threads of each worker; 0: as many as ALE takes itself.
-        kwargs: What else ``AtariVectorEnv`` takes: ``frameskip``, ``autoreset_mode`` …
+        num_threads: The threads of each worker; 0 for ALE's own choice.
+        kwargs: Other arguments of ``AtariVectorEnv``: ``frameskip``, ``autoreset_mode`` …
 
     Example:
         >>> AtariBackend("pong", num_threads=8, reward_clipping=False).game
@@ -58,13 +58,19 @@ class AtariBackend:
 
 
 def with_seeds_by_env(env: AnyVectorEnv) -> AnyVectorEnv:
-    """``env``, able to take seeds as Gymnasium gives them if it is ALE's."""
+    """``env``, made to take seeds as Gymnasium gives them if it is ALE's."""
     is_ales = type(env.unwrapped).__module__.startswith("ale_py.")
     return AtariSeeds(env) if is_ales else env
 
 
-class AtariSeeds(VectorWrapper[Any, Any, Any]):
-    """Turns a list with a seed per env into the array that ALE wants, of those that are reset."""
+if TYPE_CHECKING:
+    _VectorWrapper = VectorWrapper[Any, Any, Any]
+else:  # before Gymnasium 1.4 it takes no types
+    _VectorWrapper = VectorWrapper
+
+
+class AtariSeeds(_VectorWrapper):
+    """Turns a list with a seed per env into the array that ALE wants, for the envs being reset."""
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Any = None
@@ -85,6 +91,6 @@ class AtariSeeds(VectorWrapper[Any, Any, Any]):
         """Step all envs."""
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         if "final_obs" in infos:
-            # ALE leaves these rows as it found the memory.
+            # ALE leaves uninitialised memory in these rows.
             infos["final_obs"][~(terminated | truncated)] = 0
         return observations, rewards, terminated, truncated, infos

@@ -1,4 +1,4 @@
-"""The VectorEnvs that Gymnasium makes of an id."""
+"""The VectorEnvs that Gymnasium makes from an id."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from clusterenv.backends.ale import with_seeds_by_env
 
 
 class EntryPointBackend:
-    """Each worker runs the VectorEnv that ``gymnasium.make_vec`` makes of an id for its slots.
+    """Each worker runs the VectorEnv that ``gymnasium.make_vec`` makes from an id for its slots.
 
     Args:
         env: A Gymnasium id, or its ``EnvSpec``, which travels: workers need not register it.
-        vectorization_mode: As ``gymnasium.make_vec`` takes it. By default the env's own VectorEnv.
-        kwargs: What else ``gymnasium.make_vec`` takes.
+        vectorization_mode: As in ``gymnasium.make_vec``. By default the env's own VectorEnv.
+        kwargs: Other arguments of ``gymnasium.make_vec``.
 
     Example:
         >>> EntryPointBackend("CartPole-v1").spec.id

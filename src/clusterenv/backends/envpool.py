@@ -1,4 +1,4 @@
-"""EnvPool's envs, which run in threads of their own."""
+"""EnvPool's envs, which run in their own threads."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _ELSEWHERE = {
     "env_seed": "comes with reset(seed=…)",
     "env_type": "is always 'gymnasium'",
 }
-# Those of EnvPool are int32.
+# EnvPool's seeds are int32.
 _SEED_BITS = 31
 
 
 class EnvPoolBackend:
-    """Each worker runs one EnvPool with threads of its own.
+    """Each worker runs one EnvPool with its own threads.
 
-    Unless ``num_workers`` says otherwise there is one worker per host. EnvPool takes its seeds when
-    it is made: a reset with a seed makes it anew, with ``seed + i`` for slot *i*.
+    By default there is one worker per host; ``num_workers`` changes that. EnvPool takes its seeds
+    when it is created: a reset with a seed creates it anew, with ``seed + i`` for slot *i*.
 
     Args:
         task: EnvPool's name of the env: ``"Pong-v5"``, ``"HalfCheetah-v5"``.
-        num_threads: The threads of each worker; 0: one per core of its machine.
-        batch_size: How many rows EnvPool hands out at a time between ``async_reset``, ``recv`` and
+        num_threads: The threads of each worker; 0 for one per core of its machine.
+        batch_size: How many rows EnvPool returns at a time between ``async_reset``, ``recv`` and
             ``send``: those that are ready first, so that nobody waits for the slowest env of a
-            worker. By default each worker's share of the ``batch_size`` of ClusterEnv, where that
-            is less than all. Other calls always step all envs of a worker together.
-        kwargs: What else ``envpool.make`` takes: ``stack_num``, ``render_mode`` …
+            worker. By default each worker's share of ClusterEnv's ``batch_size``, if that is less
+            than all. Other calls always step all envs of a worker together.
+        kwargs: Other arguments of ``envpool.make``: ``stack_num``, ``render_mode`` …
 
     Example:
         >>> EnvPoolBackend("Pong-v5", num_threads=8, reward_clip=True).task
@@ -63,7 +63,7 @@ class EnvPoolBackend:
         self.batch_size = batch_size
 
     def in_batches_of(self, batch_size: int) -> EnvPoolBackend:
-        """The same, whose workers hand out so many rows at a time, unless it says how many."""
+        """The same with workers that return this many rows at a time, unless it is set already."""
         if self.batch_size is not None:
             return self
         other = copy.copy(self)
@@ -71,7 +71,7 @@ class EnvPoolBackend:
         return other
 
     def build(self, slots: Sequence[int]) -> AnyVectorEnv:
-        """The envs of these slots, made by their first reset."""
+        """The envs of these slots, which their first reset creates."""
         if self.batch_size is None:
             return _Pool(self._make, slots)
         return _PoolOfBothKinds(self._make, slots, min(self.batch_size, len(slots)))
@@ -88,7 +88,7 @@ class EnvPoolBackend:
         self._check_task(envpool.list_all_envs())
         threads = self.num_threads or len(os.sched_getaffinity(0))
         with warnings.catch_warnings():
-            # Of bounds that are not float32; nobody can do anything about it.
+            # It warns of bounds that are not float32, about which nobody can do anything.
             warnings.simplefilter("ignore")
             try:
                 pool: AnyVectorEnv = envpool.make(
@@ -118,7 +118,7 @@ class EnvPoolBackend:
 
 
 class _Pool(SeededWhenMade):
-    """An EnvPool renders one of its envs, unless told which."""
+    """Renders all envs; an EnvPool by itself renders only one, unless told which."""
 
     def render(self) -> Any:
         """A picture of each env."""
@@ -129,7 +129,7 @@ class _Pool(SeededWhenMade):
 class _PoolOfBothKinds(_Pool):
     """Steps all its envs together after ``reset``, and in batches after ``begin_batches``.
 
-    EnvPool can only do one or the other: it is made anew where the other is asked for.
+    EnvPool can only do one or the other: it is created anew when the other is asked for.
     """
 
     def __init__(
@@ -142,15 +142,15 @@ class _PoolOfBothKinds(_Pool):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Any = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all envs, or those of ``options["reset_mask"]``; from now on step all together."""
+        """Reset all envs, or those of ``options["reset_mask"]``; then step all together."""
         if self._batches is not None:
             self.close_extras()
         return super().reset(seed=seed, options=options)
 
     def begin_batches(self, seeds: Sequence[int | None], envs: Array) -> PoolInBatches:
-        """Start a reset of some envs; from now on those that are ready first are handed out.
+        """Start a reset of some envs; from now on, those that are ready first are returned.
 
-        Seeds make the pool anew, if all envs are to be reset.
+        If all envs are reset with seeds, the pool is created anew.
         """
         is_new = len(envs) == self.num_envs and any(seed is not None for seed in seeds)
         if self._batches is None or is_new:
@@ -159,7 +159,7 @@ class _PoolOfBothKinds(_Pool):
             self._batches = PoolInBatches(self._make_more, self.num_envs, self._batch_size)
             self._engine = self._batches.pool
         elif len(envs) == self.num_envs:
-            # What they were doing is of no interest any more.
+            # What they were doing is no longer of interest.
             self._batches.drain()
         self._batches.reset(envs)
         return self._batches

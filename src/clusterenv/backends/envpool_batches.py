@@ -1,4 +1,4 @@
-"""EnvPool's own asynchronous mode: of all envs under way, those that are ready first."""
+"""EnvPool's own asynchronous mode: returns those envs under way that are ready first."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gymnasium.vector import VectorEnv
 from clusterenv.arrays import Array
 
 Received = tuple[Array, Any, Array, Array, Array, dict[str, Any]]
-"""The envs, their observations, rewards and flags, and the infos: a row for each."""
+"""The envs, their observations, rewards and flags, and the infos, with a row for each."""
 
 
 class PoolInBatches:
-    """An EnvPool that returns ``batch_size`` rows at a time, and all that it was sent in the end.
+    """An EnvPool that returns ``batch_size`` rows at a time, and eventually all it was sent.
 
-    EnvPool itself waits for ever where fewer envs than ``batch_size`` are under way. This one has
-    ``batch_size - 1`` envs that nobody sees. It resets some of them to fill such a batch.
+    EnvPool itself waits for ever if fewer envs than ``batch_size`` are under way. So this one has
+    ``batch_size - 1`` hidden envs, and resets some of them to fill such a batch.
 
     Args:
-        make: Makes a pool of so many envs, with that ``batch_size``.
-        num_envs: How many envs there are for others.
+        make: Creates a pool of this many envs, with this ``batch_size``.
+        num_envs: How many visible envs there are.
         batch_size: How many rows EnvPool returns at a time.
     """
 
@@ -30,9 +30,9 @@ class PoolInBatches:
         self.num_envs, self.batch_size = num_envs, batch_size
         self.pool: VectorEnv[Any, Any, Any] = make(num_envs + batch_size - 1, batch_size)
         self.num_under_way = 0
-        """How many of the envs were sent something and have not come back."""
+        """How many of the visible envs were sent something and have not come back."""
         self._idle = list(range(num_envs, num_envs + batch_size - 1))
-        """The envs that nobody sees, but for those under way."""
+        """The hidden envs that are not under way."""
 
     @property
     def is_full(self) -> bool:

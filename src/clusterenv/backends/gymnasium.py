@@ -31,7 +31,7 @@ def _build(slot: int, make: EnvFactory, wrappers: Sequence[EnvWrapper]) -> gymna
 def _keep_videos_apart(
     wrapped: gymnasium.Env[Any, Any], inner: gymnasium.Env[Any, Any], name: str
 ) -> None:
-    """One wrapper for all slots would have them write to the same files."""
+    """Give each slot's videos a name: one wrapper for all slots would write to the same files."""
     while wrapped is not inner and isinstance(wrapped, gymnasium.Wrapper):
         if isinstance(wrapped, RecordVideo):
             wrapped.name_prefix += f"-{name}"
@@ -54,7 +54,7 @@ class RegisteredBackend:
         return [_build(slot, self._make, self.wrappers) for slot in slots]
 
     def rendering(self) -> RegisteredBackend:
-        """The same envs, which also draw what happens."""
+        """The same envs with rendering."""
         return replace(self, kwargs={**self.kwargs, "render_mode": "rgb_array"})
 
     def _make(self) -> gymnasium.Env[Any, Any]:

@@ -15,11 +15,11 @@ from clusterenv.building_slots import building
 class JaxBackend:
     """Each worker runs one vmapped and jitted step of all its slots, on its JAX device.
 
-    Unless ``num_workers`` says otherwise there is one worker per host. ``env`` is one of:
+    By default there is one worker per host; ``num_workers`` changes that. ``env`` is one of:
 
     - an object with gymnax's methods, ``reset(key) → (observation, state)`` and ``step(key, state,
-      action) → (observation, state, reward, done, info)``. Of gymnax's own envs ``reset_env`` and
-      ``step_env`` are taken, which do not reset by themselves;
+      action) → (observation, state, reward, done, info)``. For gymnax's own envs, ``reset_env``
+      and ``step_env`` are used, which do not reset by themselves;
     - an object with Brax' methods, ``reset(key) → state`` and ``step(state, action) → state``,
       where a state has ``.obs``, ``.reward`` and ``.done``, and maybe ``.info`` and ``.metrics``,
       which come out as infos;
@@ -29,17 +29,16 @@ class JaxBackend:
     It must not reset itself: ClusterEnv does, and keeps the true last observation. An episode is
     truncated, and not terminated, where ``info["truncation"]`` or ``info["truncated"]`` says so.
 
-    Slot *i* has the key ``jax.random.PRNGKey(seed + i)``, whatever the number of workers. Each
-    reset and each step of it does ``key, own = jax.random.split(key)`` and gets ``own``.
+    Slot *i* has the key ``jax.random.PRNGKey(seed + i)``, for any number of workers. Each of its
+    resets and steps does ``key, own = jax.random.split(key)`` and gets ``own``.
 
     Args:
         env: The env of one slot.
-        params: What gymnax's methods take as their last argument; by default its
-            ``default_params``.
-        observation_space: A Gymnasium space; by default the env's own, or what fits the arrays
+        params: The last argument of gymnax's methods; by default its ``default_params``.
+        observation_space: A Gymnasium space; by default the env's own, or one that fits the arrays
             that ``reset`` returns.
         action_space: A Gymnasium space; by default the env's own.
-        max_episode_steps: Truncates episodes after so many steps.
+        max_episode_steps: Truncates episodes after this many steps.
 
     Example:
         >>> JaxBackend((reset, step), action_space=Discrete(2))  # doctest: +SKIP
@@ -71,7 +70,7 @@ class JaxBackend:
         self.max_episode_steps = max_episode_steps
 
     def build(self, slots: Sequence[int]) -> VectorEnv[Any, Any, Any]:
-        """The envs of these slots; compiled here, so that no step waits for that."""
+        """The envs of these slots, compiled here, so that no step waits for compilation."""
         from clusterenv.backends.jax_engine import JaxVectorEnv
 
         env = self.env
@@ -99,7 +98,7 @@ def _has_methods(env: Any) -> bool:
 
 
 def _refuse_what_is_no_env(env: Any, made: bool = False) -> None:
-    """TypeError that says what it is, and what there could be instead."""
+    """TypeError that says what ``env`` is and what it should be, unless it is an env."""
     if isinstance(env, gymnasium.Env | VectorEnv):
         raise TypeError(
             f"{type(env).__name__} is no pure function: pass ClusterEnv a function that makes "

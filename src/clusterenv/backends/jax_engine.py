@@ -30,31 +30,31 @@ Step = tuple[Any, Any, Any, Any, dict[str, Any]]
 _WORD = 2**32
 
 if "CLUSTERENV_WORKER" in os.environ:
-    # Whoever calls a step waits for it: a thread in between would only cost time.
+    # The caller waits for the step anyway: another thread in between would only cost time.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 class _Carry(NamedTuple):
-    """Where the envs are, a row each, on the device."""
+    """The state of all envs, one row each, on the device."""
 
     keys: Any
     states: Any
     ages: Any
     """Steps since the reset."""
     over: Any
-    """Whether its episode has ended, so that its next step resets it."""
+    """Whether the episode has ended, so that the next step resets it."""
 
 
 class JaxVectorEnv(VectorEnv[Any, Any, Any]):
-    """Steps all envs in one call on the device, and resets when it is told to.
+    """Steps all envs in one call on the device, and resets when told to.
 
     Args:
         env: An object with ``reset`` and ``step``, or a pair of these.
-        num_envs: How many.
-        params: Those of gymnax's envs.
-        observation_space: Of one env; None: its own.
-        action_space: The same.
-        max_episode_steps: Truncates episodes after so many steps.
+        num_envs: How many envs.
+        params: The params of gymnax's envs.
+        observation_space: That of one env; None for the env's own.
+        action_space: That of one env; None for the env's own.
+        max_episode_steps: Truncates episodes after this many steps.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class JaxVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata: dict[str, Any] = {}
         self.on_device: Any = None
-        """The observations that were returned last, as arrays of JAX."""
+        """The last observations, as JAX arrays."""
         self._mode = AutoresetMode.NEXT_STEP
         self._seeds: list[int] = []
         self._over = np.zeros(num_envs, np.bool_)
@@ -98,7 +98,7 @@ class JaxVectorEnv(VectorEnv[Any, Any, Any]):
         check_fits(self.single_observation_space, after, "the observation that step returns")
 
     def _compile(self) -> None:
-        """Now, while there is time for it: some envs take minutes."""
+        """Compile now, while there is time: some envs take minutes."""
         step_one = partial(_step_one, self._pure, self._limit)
         reset_one = partial(_reset_one, self._pure.reset)
         self._reset_all = jax.jit(partial(_reset_all, reset_one))
@@ -128,7 +128,7 @@ class JaxVectorEnv(VectorEnv[Any, Any, Any]):
         return _to_host(self.on_device), {}
 
     def _keys_for(self, seed: int | Sequence[int | None] | None) -> Any:
-        """Those of rows without a seed go on from where they are."""
+        """The keys of all rows; rows without a seed continue with theirs."""
         seeds: list[int | None] = [None] * self.num_envs
         if isinstance(seed, int):
             seeds = list(range(seed, seed + self.num_envs))
@@ -161,7 +161,7 @@ class JaxVectorEnv(VectorEnv[Any, Any, Any]):
         return self._advance(actions, self._mode is AutoresetMode.SAME_STEP)
 
     def step_and_reset(self, actions: Any) -> Step:
-        """Step all envs; whatever the autoreset mode, an episode's end resets at once."""
+        """Step all envs; in any autoreset mode, the end of an episode resets at once."""
         return self._advance(actions, at_once=True)
 
     def _advance(self, actions: Any, at_once: bool) -> Step:
@@ -178,7 +178,7 @@ class JaxVectorEnv(VectorEnv[Any, Any, Any]):
         return observations, rewards, terminated, truncated, infos
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else the env has."""
+        """Any other attribute of the env."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no {name}")
         return getattr(self._source, name)
@@ -188,7 +188,7 @@ class JaxVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 class _Made(NamedTuple):
-    """What a step of all envs gives."""
+    """The results of a step of all envs."""
 
     observations: Any
     rewards: Any
@@ -224,7 +224,7 @@ def _reset_all(reset_one: Callable[[Any], Any], keys: Any) -> tuple[_Carry, Any]
 def _reset_some(
     reset_one: Callable[[Any], Any], carry: _Carry, observations: Any, mask: Any
 ) -> tuple[_Carry, Any]:
-    """Those of the mask; the others stay where they are."""
+    """Reset the envs of the mask; the others stay as they are."""
     anew, firsts = _reset_all(reset_one, carry.keys)
     return _select(mask, anew, carry), _select(mask, firsts, observations)
 
@@ -236,7 +236,7 @@ def _step_all(
     actions: Any,
     at_once: Any,
 ) -> tuple[_Carry, _Made]:
-    """Step all envs but those whose episode is over, which are reset instead."""
+    """Step all envs, except those whose episode is over, which are reset instead."""
     over = carry.over
     stepped = jax.vmap(step_one)(carry.keys, carry.states, carry.ages, actions)
     keys, observations, states, rewards, terminated, truncated, infos = stepped
@@ -245,7 +245,7 @@ def _step_all(
     ended = terminated | truncated
     keys = _select(over, carry.keys, keys)
     after = _Carry(keys, states, carry.ages + 1, ended & ~at_once)
-    # A branch that is not taken costs nothing: a reset may cost more than many steps.
+    # A branch that is not taken costs nothing, while a reset may cost more than many steps.
     to_reset = over | (ended & at_once)
     after, firsts = jax.lax.cond(
         to_reset.any(),
@@ -263,7 +263,7 @@ def _reset_those(
 
 
 def _select(mask: Any, chosen: Any, others: Any) -> Any:
-    """Row by row, in all arrays of a tree."""
+    """Select row by row, in all arrays of a tree."""
     return jax.tree.map(partial(jax.vmap(jax.lax.select), jnp.asarray(mask)), chosen, others)
 
 
@@ -276,7 +276,7 @@ _keys_of_words = jax.jit(jax.vmap(_key))
 
 
 def _keys(seeds: Sequence[int]) -> Any:
-    """A key per seed: that of ``jax.random.PRNGKey``, if the seed has 32 bits."""
+    """A key per seed; for 32-bit seeds that of ``jax.random.PRNGKey``."""
     low = np.array([seed % _WORD for seed in seeds], np.uint32)
     high = np.array([seed // _WORD % _WORD for seed in seeds], np.uint32)
     return _keys_of_words(low, high)
@@ -286,19 +286,19 @@ def _keys(seeds: Sequence[int]) -> Any:
 
 
 def _to_host(tree: Any) -> Any:
-    """As arrays of NumPy; those of the CPU are views."""
+    """As NumPy arrays; those on the CPU are views."""
     is_there = jax.default_backend() == "cpu"
     return jax.tree.map(np.asarray, tree) if is_there else jax.device_get(tree)
 
 
 def _masked(infos: dict[str, Any], mask: Any) -> dict[str, Any]:
-    """Infos that only some rows have, as Gymnasium gives them."""
+    """Infos that only some rows have, in Gymnasium's form."""
     masks = {f"_{name}": mask for name in infos}
     return {**infos, **masks}
 
 
 def _with_final_infos(infos: dict[str, Any], ended: Any) -> dict[str, Any]:
-    """What was said at an episode's end is its final info, since a reset came after it."""
+    """Make the infos at an episode's end its final info, since a reset came after it."""
     if not infos:
         return {}
     names = [name for name in infos if not (name.startswith("_") and name[1:] in infos)]

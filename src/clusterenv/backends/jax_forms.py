@@ -1,4 +1,4 @@
-"""gymnax's form and Brax' form of an env as one: two pure functions, traced and checked."""
+"""Unifies gymnax's and Brax' forms of an env: two pure functions, traced and checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRUNCATION = ("truncation", "truncated")
 
 @dataclass(frozen=True)
 class PureEnv:
-    """One env as two functions; what they return is traced and not computed."""
+    """One env as two functions, which are traced and not computed."""
 
     name: str
     params: Any
@@ -33,7 +33,7 @@ class PureEnv:
     """Those of a state."""
 
     def check_step(self, action: Any) -> Any:
-        """Shapes and dtypes of the next observation; TypeError if a step is not as it should be."""
+        """Shapes and dtypes of the next observation; TypeError if a step is malformed."""
         key = jax.random.PRNGKey(0)
         observation, state, reward, *_, infos = jax.eval_shape(self.step, key, self.state, action)
         if reward.shape != ():
@@ -51,7 +51,7 @@ class PureEnv:
 
 
 def pure_env(env: Any, params: Any) -> PureEnv:
-    """From an object with ``reset`` and ``step``, or a pair of these."""
+    """A PureEnv from an object with ``reset`` and ``step``, or from a pair of these."""
     name = "(reset, step)" if isinstance(env, tuple) else getattr(env, "name", type(env).__name__)
     reset, step, params = _functions_of(env, params)
     _check_call(name, reset, ("key",), _RESET)
@@ -75,7 +75,7 @@ def _functions_of(env: Any, params: Any) -> tuple[Any, Any, Any]:
     if isinstance(env, tuple):
         reset, step = env
     elif hasattr(type(env), "step_env"):
-        # gymnax's own `step` resets, and the last observation is lost.
+        # gymnax's own `step` resets, which loses the last observation.
         reset, step = env.reset_env, env.step_env
         params = env.default_params if params is None else params
     elif hasattr(env, "step_env"):
@@ -114,7 +114,7 @@ def _check_call(
 ) -> None:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some of those that are written in C
+    except (TypeError, ValueError):  # some functions written in C
         return
     try:
         signature.bind(*arguments)
@@ -197,7 +197,7 @@ def _strong_step(
 
 
 def _strong(tree: Any) -> Any:
-    """Arrays whose dtype is their own: weak ones, of Python's numbers, would be compiled twice."""
+    """Give arrays a dtype of their own: weak ones, from Python's numbers, would compile twice."""
 
     def strong(leaf: Any) -> Any:
         array = jnp.asarray(leaf)
@@ -208,7 +208,7 @@ def _strong(tree: Any) -> Any:
 
 
 def _check_states(name: str, first: Any, later: Any) -> None:
-    """Reset and step must return the same kind of state, since one may follow the other."""
+    """Check that reset and step return the same kind of state, since one may follow the other."""
     if jax.tree.structure(first) != jax.tree.structure(later):
         raise TypeError(
             f"{name}: step returns a state of another structure than reset: "

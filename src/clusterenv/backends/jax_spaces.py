@@ -10,7 +10,7 @@ from gymnasium import Space, spaces
 
 
 def own_space(env: Any, name: str, params: Any) -> Space[Any] | None:
-    """The env's ``observation_space`` or ``action_space``, which gymnax has as methods."""
+    """The env's ``observation_space`` or ``action_space``, which are methods in gymnax."""
     own = getattr(env, name, None)
     if own is None or isinstance(own, Space):
         return own
@@ -18,13 +18,13 @@ def own_space(env: Any, name: str, params: Any) -> Space[Any] | None:
 
 
 def action_space_of_size(env: Any) -> Space[Any] | None:
-    """That of Brax' envs, which only say how many numbers an action has."""
+    """The space of Brax' envs, which say only how many numbers an action has."""
     size = getattr(env, "action_size", None)
     return None if size is None else spaces.Box(-1.0, 1.0, (int(size),), np.float32)
 
 
 def space_like(observation: Any, where: str) -> Space[Any]:
-    """A space that holds whatever arrays of these shapes and dtypes can."""
+    """A space that holds any array of these shapes and dtypes."""
     if isinstance(observation, Mapping):
         parts = {key: space_like(part, f"{where}[{key!r}]") for key, part in observation.items()}
         return spaces.Dict(parts)
@@ -42,7 +42,7 @@ def space_like(observation: Any, where: str) -> Space[Any]:
 
 
 def check_fits(space: Space[Any], observation: Any, where: str) -> None:
-    """TypeError or ValueError if such observations are not of this space."""
+    """TypeError or ValueError if such observations are not in this space."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for key, part in _parts(space, observation, where):
             check_fits(space[key], part, f"{where}[{key!r}]")
@@ -58,7 +58,7 @@ def check_fits(space: Space[Any], observation: Any, where: str) -> None:
 
 
 def _parts(space: Any, observation: Any, where: str) -> list[Any]:
-    """The keys of a composite space, each with that part of the observation."""
+    """The keys of a composite space, each with its part of the observation."""
     keys, found = _keys(space.spaces), _keys(observation)
     if set(found) != set(keys) or isinstance(space, spaces.Dict) != hasattr(observation, "keys"):
         raise ValueError(
@@ -69,7 +69,7 @@ def _parts(space: Any, observation: Any, where: str) -> list[Any]:
 
 
 def _keys(parts: Any) -> list[Any]:
-    """Of a dict or tuple; none of an array."""
+    """The keys of a dict or tuple; none for an array."""
     if isinstance(parts, Mapping):
         return list(parts)
     return list(range(len(parts))) if isinstance(parts, tuple) else []
@@ -88,7 +88,7 @@ def _dtype_of(observation: Any, where: str) -> np.dtype[Any]:
 
 
 def _to_gymnasium(space: Any, name: str) -> Space[Any]:
-    """From one of gymnax's, which have Gymnasium's names and fields."""
+    """Convert one of gymnax's spaces, which have Gymnasium's names and fields."""
     if isinstance(space, Space):
         return space
     match type(space).__name__:

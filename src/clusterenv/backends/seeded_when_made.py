@@ -1,4 +1,4 @@
-"""Engines that take their seeds when they are made, behind ``reset(seed=…)``."""
+"""Engines that take their seeds when they are created, behind ``reset(seed=…)``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SEED_BITS = 31
 
 
 class SeededWhenMade(VectorEnv[Any, Any, Any]):
-    """Makes its engine with the first reset, and anew with each reset that has a seed.
+    """Creates its engine at the first reset, and anew at each reset with a seed.
 
-    Before that, one env is made to learn the spaces: engines may take long to make all.
+    Before that, one env is created to learn the spaces: creating all may take long.
 
     Args:
-        make: Makes the engine for some slots with their seeds.
+        make: Creates the engine for some slots with their seeds.
         slots: The slots of the worker.
     """
 
@@ -53,7 +53,7 @@ class SeededWhenMade(VectorEnv[Any, Any, Any]):
         return engine
 
     def _alike(self, engine: AnyVectorEnv) -> AnyVectorEnv:
-        """``engine``, if it is what was made before to learn the spaces."""
+        """``engine``, if it is like the one that was created to learn the spaces."""
         own = self.single_observation_space, self.single_action_space
         others = engine.single_observation_space, engine.single_action_space
         mode, other = (one.metadata.get("autoreset_mode") for one in (self, engine))
@@ -70,14 +70,14 @@ class SeededWhenMade(VectorEnv[Any, Any, Any]):
 
     @property
     def engine(self) -> AnyVectorEnv:
-        """What was made last."""
+        """The current engine."""
         if self._engine is None:
             raise RuntimeError("the engine is made by the first reset: call reset before this")
         return self._engine
 
     @property
     def unwrapped(self) -> AnyVectorEnv:  # type: ignore[override]
-        """The engine itself, once it is made."""
+        """The engine itself, once it is created."""
         return self if self._engine is None else self._engine.unwrapped
 
     def reset(
@@ -111,7 +111,7 @@ class SeededWhenMade(VectorEnv[Any, Any, Any]):
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The seeds that the engine was made with."""
+        """The seeds that the engine was created with."""
         return tuple(self._seeds)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -130,13 +130,13 @@ class SeededWhenMade(VectorEnv[Any, Any, Any]):
             self._engine = None
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else the engine has."""
+        """Any other attribute of the engine."""
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no {name}")
         return getattr(self.engine, name)
 
 
 def _fresh_seeds(count: int) -> list[int]:
-    """From the operating system, as Gymnasium's envs take them where no seed is given."""
+    """Seeds from the operating system, as Gymnasium's envs take them if none is given."""
     words = np.random.SeedSequence().generate_state(count)
     return [int(word) % 2**_SEED_BITS for word in words]

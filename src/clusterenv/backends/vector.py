@@ -1,4 +1,4 @@
-"""Environments that are vectorised already: one ready VectorEnv per worker."""
+"""Environments that are vectorised already: one ready-made VectorEnv per worker."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ AnyVectorEnv = VectorEnv[Any, Any, Any]
 class VectorBackend:
     """Each worker runs one VectorEnv that the factory returns for its slots.
 
-    ``factory(num_envs)`` is for engines that take their seeds in ``reset(seed=…)``, a list with
+    ``factory(num_envs)`` is for engines that take their seeds in ``reset(seed=…)``, as a list with
     one per env (Gymnasium's own, ALE). An engine with one random number generator for all its
-    envs, such as Gymnasium's native CartPole, is seeded with that of the worker's first slot: what
-    its envs do then depends on the number of workers.
+    envs, such as Gymnasium's native CartPole, is seeded with the seed of the worker's first slot;
+    what its envs do then depends on the number of workers.
 
-    ``factory(slots, seeds)`` is for engines that take seeds only when they are made (EnvPool). It
-    is called by the first reset, and again by each reset with a seed, which makes the engine anew;
-    once before that with one slot, to learn the spaces. Slot *i* gets ``seed + i``, whatever the
-    number of workers.
+    ``factory(slots, seeds)`` is for engines that take seeds only when they are created (EnvPool).
+    The first reset calls it, and so does each reset with a seed, which creates the engine anew;
+    before that it is called once with one slot, to learn the spaces. Slot *i* gets ``seed + i``,
+    for any number of workers.
 
     Example:
         >>> VectorBackend(lambda n: make_vec("CartPole-v1", n, "sync"))  # doctest: +SKIP
@@ -58,10 +58,10 @@ class VectorBackend:
 
 
 def takes_seeds(factory: Callable[..., Any]) -> bool:
-    """Whether it is called as ``factory(slots, seeds)``, not as ``factory(num_envs)``."""
+    """Whether it is called as ``factory(slots, seeds)`` and not as ``factory(num_envs)``."""
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # some of those that are written in C
+    except (TypeError, ValueError):  # some functions written in C
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = [p for p in parameters if p.kind in positional and p.default is p.empty]

@@ -1,7 +1,7 @@
-"""Distributions over actions, as plain arrays with a row per slot. A new one is one class.
+"""Distributions over actions, as plain arrays with a row per slot. Each is one class.
 
-Samples come from :class:`~clusterenv.randomness.SlotRandom`, so that they depend on slot and step
-only. Each class names its array fields in ``ARRAYS``; they travel with fragments, so that the
+Samples come from :class:`~clusterenv.randomness.SlotRandom`, so that they depend only on slot and
+step. Each class names its array fields in ``ARRAYS``; they travel with fragments, so that the
 head knows the distribution that acted.
 """
 

@@ -24,17 +24,17 @@ class Distribution(Protocol):
         """The log-probability of each row's action."""
 
     def divergence(self, newer: Any) -> Array:
-        """How far ``newer`` is from this one, row by row: KL(this ‖ newer) where there is one."""
+        """How far ``newer`` is from this one, row by row: KL(this ‖ newer) if there is one."""
 
     def arrays(self) -> dict[str, Array]:
-        """What tells rows apart, by name, each with a row per slot; may be empty."""
+        """The arrays that distinguish rows, by name, with a row per slot; may be empty."""
 
     def with_arrays(self, arrays: dict[str, Array]) -> Self:
         """One of the same kind with these arrays."""
 
 
 class ArrayFields:
-    """Base of dataclasses whose rows are told apart by the fields that ``ARRAYS`` names."""
+    """Base of dataclasses whose rows differ in the fields that ``ARRAYS`` names."""
 
     ARRAYS: ClassVar[tuple[str, ...]]
 
@@ -48,10 +48,10 @@ class ArrayFields:
 
 
 def divergence_of_log_probs(behaviour: Array, newer: Array) -> Array:
-    """Estimates KL(behaviour ‖ newer) from the log-probabilities of actions that were taken.
+    """Estimate KL(behaviour ‖ newer) from the log-probabilities of actions that were taken.
 
-    With r the ratio of the two probabilities, the mean of r − 1 − ln r is the KL, and no term of
-    it is negative.
+    With r the ratio of the two probabilities, the mean of r − 1 − ln r is the KL, and no term is
+    negative.
     """
     log_ratio = np.asarray(newer, np.float64) - behaviour
     with np.errstate(over="ignore"):

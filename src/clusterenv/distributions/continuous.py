@@ -12,7 +12,7 @@ from clusterenv.distributions.base import ArrayFields, sum_rows, width
 from clusterenv.randomness import SlotRandom
 
 _LOG_2PI = float(np.log(2 * np.pi))
-# atanh(±1) is infinite: keep squashed actions this far inside.
+# atanh(±1) is infinite, so squashed actions are kept this far inside.
 _SQUASH_MARGIN = 1e-6
 
 
@@ -84,7 +84,7 @@ class SquashedGaussian(ArrayFields):
         return result
 
     def kl(self, newer: SquashedGaussian) -> Array:
-        """KL(this ‖ newer): a squash that both go through changes nothing."""
+        """KL(this ‖ newer), which a squash common to both does not change."""
         return self.before_squash.kl(newer.before_squash)
 
     divergence = kl
@@ -113,11 +113,11 @@ class Deterministic(ArrayFields):
         return self.action
 
     def log_prob(self, actions: Array) -> Array:
-        """The log-density of the noise before it was cut to the bounds."""
+        """The log-density of the noise before it was clipped to the bounds."""
         return DiagonalGaussian(self.action, self._log_noise()).log_prob(actions)
 
     def kl(self, newer: Deterministic) -> Array:
-        """Σ Δ² / 2σ², with σ the noise of this one: how far actions moved within the noise."""
+        """Σ Δ² / 2σ², with σ the noise of this one: how far actions moved relative to the noise."""
         moved = (newer.action - self.action).astype(np.float64) * np.exp(-self._log_noise())
         return sum_rows(moved**2 / 2)
 

@@ -26,12 +26,12 @@ class Categorical(ArrayFields):
 
     @cached_property
     def _shifted(self) -> Array:
-        """Logits of which the greatest is 0, so that no exponential is too great."""
+        """Logits with a maximum of 0, so that no exponential overflows."""
         return np.asarray(self.logits - np.maximum.reduce(self.logits, axis=-1, keepdims=True))
 
     @cached_property
     def _cumulative(self) -> Array:
-        """Probabilities up to each action, times a constant that the last column tells."""
+        """Cumulative probabilities, times a constant that is in the last column."""
         return np.exp(self._shifted).cumsum(axis=-1)
 
     @cached_property
@@ -45,7 +45,7 @@ class Categorical(ArrayFields):
 
     def _invert(self, draws: Array) -> Array:
         cumulative = self._cumulative
-        # A draw is less than 1, and so is its product with the last sum less than that sum.
+        # A draw is less than 1, so its product with the last sum is less than that sum.
         index = (draws * cumulative[:, -1:] < cumulative).argmax(axis=-1)
         return np.asarray(index + self.start if self.start else index)
 
@@ -115,7 +115,7 @@ class MultiCategorical(ArrayFields):
     divergence = kl
 
     def jensen_shannon(self, newer: MultiCategorical) -> Array:
-        """That of each factor, summed."""
+        """The sum over the factors."""
         pairs = zip(self.factors(), newer.factors(), strict=True)
         return np.asarray(np.sum([mine.jensen_shannon(others) for mine, others in pairs], axis=0))
 
@@ -149,7 +149,7 @@ class Bernoulli(ArrayFields):
     divergence = kl
 
     def jensen_shannon(self, newer: Bernoulli) -> Array:
-        """That of each bit, summed."""
+        """The sum over the bits."""
         mine, others = self._both(), newer._both()
         mixture = np.logaddexp(mine, others) - np.log(2)
         return sum_rows((_kl(mine, mixture) + _kl(others, mixture)) / 2)
@@ -161,7 +161,7 @@ class Bernoulli(ArrayFields):
 
 @dataclass(frozen=True)
 class EpsilonGreedy(ArrayFields):
-    """The best of k actions, or with probability ``epsilon`` any of them."""
+    """The best of k actions or, with probability ``epsilon``, any of them."""
 
     values: Array
     epsilon: Array
@@ -185,13 +185,13 @@ class EpsilonGreedy(ArrayFields):
             return np.asarray(np.log(uniform + (1 - self.epsilon) * (actions == self.mode())))
 
     def probabilities(self) -> Array:
-        """Of each action, (rows, k)."""
+        """The probability of each action, (rows, k)."""
         k = self.values.shape[1]
         epsilon = np.asarray(self.epsilon)[:, None]
         return np.asarray(epsilon / k + (1 - epsilon) * (np.arange(k) == self.mode()[:, None]))
 
     def total_variation(self, newer: EpsilonGreedy) -> Array:
-        """1 − ε where another action is the best one now, else 0 (if ε is the same)."""
+        """1 − ε where the best action has changed, else 0 (if ε is the same)."""
         return _total_variation(self.probabilities(), newer.probabilities())
 
     # A greedy choice that flips has an infinite KL as epsilon goes to 0.
@@ -199,7 +199,7 @@ class EpsilonGreedy(ArrayFields):
 
 
 def _kl(log_p: Array, log_q: Array) -> Array:
-    """Σ p (log p − log q) over the last axis; what is impossible under p counts nothing."""
+    """Σ p (log p − log q) over the last axis; terms that are impossible under p count as 0."""
     with np.errstate(invalid="ignore"):
         terms = np.where(np.isneginf(log_p), 0.0, np.exp(log_p) * (log_p - log_q))
     return np.asarray(terms.sum(axis=-1))

@@ -28,19 +28,19 @@ class Joint:
         return self._rebuild([part.mode() for part in self._named().values()])
 
     def log_prob(self, actions: Any) -> Array:
-        """Summed over the parts."""
+        """The sum over the parts."""
         keys = self.parts if isinstance(self.parts, Mapping) else range(len(self.parts))
         chosen = [actions[key] for key in keys]
         pairs = zip(self._named().values(), chosen, strict=True)
         return np.asarray(np.sum([part.log_prob(action) for part, action in pairs], axis=0))
 
     def divergence(self, newer: Joint) -> Array:
-        """Summed over the parts."""
+        """The sum over the parts."""
         pairs = zip(self._named().values(), newer._named().values(), strict=True)
         return np.asarray(np.sum([mine.divergence(others) for mine, others in pairs], axis=0))
 
     def arrays(self) -> dict[str, Array]:
-        """Those of all parts, with the part in the name."""
+        """The arrays of all parts, with the part in the name."""
         return {
             f"{part}.{name}": array
             for part, distribution in self._named().items()

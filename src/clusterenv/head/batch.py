@@ -1,4 +1,4 @@
-"""Rows by slot: where results are assembled, never by arrival."""
+"""Rows by slot: results are placed by slot, never by arrival."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MOST_VIEWS = 64
 class Batch:
     """The latest observation, reward and flags of every slot.
 
-    The arrays are those of the fleet: on one machine workers write to them directly.
+    The arrays are the fleet's: on one machine workers write to them directly.
 
-    It knows much because what most loops ask for is kept at hand.
+    It knows much because it keeps at hand what most loops ask for.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Batch:
         self.truncated, self._arrays = results.truncated, results.observations
         num_envs = len(self.rewards)
         self._only = self._arrays[0] if single_array_leaf(space) else None
-        """Where the observations are a single array."""
+        """The observations, if they are a single array."""
         is_small = self._only is not None and self._only.nbytes < _WORTH_REUSING_BYTES
         self._small = self._only if is_small else None
         self._objects: list[list[Any]] = [[None] * num_envs for leaf in self._leaves]
@@ -55,7 +55,7 @@ class Batch:
         self._views: dict[tuple[int, int], tuple[Array, Array, Array, Array, Array]] = {}
 
     def put_objects(self, slots: Sequence[int], columns: Sequence[Sequence[Any]]) -> None:
-        """Take the values of the leaves that are no arrays."""
+        """Take the values of the leaves that are not arrays."""
         places = [index for index, leaf in enumerate(self._leaves) if not leaf.is_array]
         if not _are_lists_of(columns, len(places), len(slots)):
             raise ProtocolError(f"a reply for {len(slots)} slots has objects of another layout")
@@ -64,34 +64,34 @@ class Batch:
                 self._objects[place][slot] = value
 
     def note_info(self, slot: int, info: dict[str, Any]) -> None:
-        """Say this in the next infos of a slot."""
+        """Put this into the next infos of a slot."""
         self.infos.note(slot, info)
 
     def forget_infos(self) -> None:
-        """Nobody wants the infos that have come."""
+        """Drop the infos that have come."""
         self.infos.forget()
 
     def mark_lost(self, slot: int) -> None:
-        """The env of ``slot`` is gone: the last good observation, reward 0, truncated."""
+        """Mark a slot whose env is gone: its last good observation, reward 0, truncated."""
         self.rewards[slot] = 0.0
         self.terminated[slot] = False
         self.truncated[slot] = True
         self.infos.note(slot, {"env_lost": True})
 
     def start_episodes(self, slots: Sequence[int], has_row: bool) -> None:
-        """These slots start over; ``has_row`` if the reset's own row is handed out too."""
+        """Note that these slots start over; ``has_row`` if the reset's own row is returned too."""
         self.episodes.note_reset(slots, has_row)
 
     def lose_episodes(self, slots: Sequence[int]) -> None:
-        """These slots were lost in the middle of an episode."""
+        """Note that these slots were lost in the middle of an episode."""
         self.episodes.forget(slots)
 
     def results(self, copy: bool, add_info: AddInfo) -> tuple[Any, Array, Array, Array, Any]:
-        """Of a step of all slots."""
+        """The results of a step of all slots."""
         if self.episodes.is_watched:
             self.episodes.note_rows(self.rewards, self.terminated, self.truncated)
         return (
-            # At once what most ask for: all workers wait meanwhile.
+            # The most common case first: all workers wait meanwhile.
             self._small.copy() if copy and self._small is not None else self.observations(copy),
             self._rewards_of(self.rewards),
             self.terminated.copy(),
@@ -100,7 +100,7 @@ class Batch:
         )
 
     def _rewards_of(self, rewards: Array) -> Array:
-        """A copy, in the dtype of the VectorEnvs where they have one of their own."""
+        """A copy, in the VectorEnvs' own dtype if they have one."""
         dtype = self.infos.reward_dtype
         return rewards.copy() if dtype is None else rewards.astype(dtype)
 
@@ -120,12 +120,12 @@ class Batch:
         return join_leaves(self._space, values)
 
     def _copy(self, leaf: int, array: Array) -> Array:
-        """A copy, in memory that was handed out before where nobody holds on to it any more."""
+        """A copy, in memory that was handed out before if nobody holds it any more."""
         if array.nbytes < _WORTH_REUSING_BYTES:
             return array.copy()
         copies = self._copies.setdefault(leaf, [])
         for copy in copies:
-            # Held by the list, by `copy` and by the call: whoever else had it has let it go.
+            # Three references are the list's, `copy` and the call: every other holder has let go.
             if sys.getrefcount(copy) <= 3:
                 np.copyto(copy, array)
                 return copy
@@ -134,12 +134,12 @@ class Batch:
         return copies[-1]
 
     def results_of(self, slots: Sequence[int]) -> tuple[Any, Array, Array, Array, Any]:
-        """Of some slots (ascending), which ``infos["env_id"]`` names."""
+        """The results of some slots (ascending), which ``infos["env_id"]`` names."""
         infos, first = self.infos.take_of(slots), slots[0]
         if self.episodes.is_watched:
             self.episodes.note_rows(self.rewards, self.terminated, self.truncated, slots)
         if self._only is not None and slots[-1] - first + 1 == len(slots):
-            # What many loops ask for again and again: views that are kept cost less.
+            # Many loops ask for the same slots every time: keeping the views costs less.
             views = self._views.get((first, len(slots))) or self._view(first, len(slots))
             env_id, observations, rewards, terminated, truncated = views
             infos["env_id"] = env_id.copy()
@@ -166,7 +166,7 @@ class Batch:
         return join_leaves(self._space, values)
 
     def leaves_of(self, slots: Sequence[int]) -> list[Array]:
-        """A copy of the observations of some slots (ascending), for a policy: all arrays."""
+        """A copy of the observations of some slots (ascending), for a policy; all are arrays."""
         return [array[rows_of(slots)].copy() for array in self._arrays if array is not None]
 
     def observation_of(self, slot: int) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clusterenv.head.owed import Owed
 from clusterenv.head.pace import Pace
 from clusterenv.head.session import Session
 from clusterenv.protocol.fragments import FragmentPart
@@ -21,23 +22,23 @@ _TICK_S = 1.0
 
 @dataclass(frozen=True)
 class _Wish:
-    """What is collected now."""
+    """What is being collected now."""
 
     num_steps: int = 0
     policy_id: int = 0
     together: bool = True
-    """Whether the fragments of a host are wanted in one piece."""
+    """Whether the fragments of one host are wanted in one piece."""
     infos: bool = True
     credits: int = 1
-    """How many fragments of a slot may be under way, or wait here."""
+    """How many fragments of a slot may be under way or waiting here."""
     asks_again: bool = False
-    """Whether each slot is asked for again once its fragment was taken."""
+    """Whether each slot is asked for again once its fragment has been taken."""
     ahead: bool = False
-    """Whether a rollout is collected while the learner has the one before."""
+    """Whether the next rollout is collected while the learner has this one."""
 
 
 class Collecting:
-    """Asks hosts to act with the policy that was published, and hands out what they collect."""
+    """Asks hosts to act with the published policy, and hands out what they collect."""
 
     def __init__(self, session: Session, balance: bool, ledger: Ledger | None = None) -> None:
         self._session, self._fleet, self._fragments = session, session.fleet, session.fragments
@@ -45,10 +46,9 @@ class Collecting:
         self._pace = Pace() if balance else None
         self._wish = _Wish()
         self._deals = session.fleet.deals
-        self._owed: Counter[int] = Counter()
-        """By slot: how many fragments are under way."""
+        self._owed = Owed()
         self._lacks_earlier = False
-        """Whether a fragment will not come that the rollout before the one ahead needs."""
+        """Whether the rollout before the one ahead lacks a fragment that will not come."""
         self._asked_at: dict[str, float] = {}
         self._thread = threading.get_ident()
         self._is_announcing = False
@@ -58,14 +58,14 @@ class Collecting:
     def collect(
         self, num_steps: int, together: bool, infos: bool = True, ahead: bool = False
     ) -> None:
-        """Ask for a fragment of every slot, but of those that still owe one to the last rollout.
+        """Ask for a fragment of every slot, except those that still owe one to the last rollout.
 
-        With ``ahead`` for two of every slot: the second is for the rollout after this one.
+        With ``ahead``, ask for two of every slot: the second is for the rollout after this one.
         """
         session = self._session
         policy_id = session.publisher.news().policy_id
         if (num_steps, policy_id) != (self._wish.num_steps, self._wish.policy_id):
-            # What is owed does not fit: its arrays have other lengths, or another policy's names.
+            # What is owed does not fit: its arrays have other lengths or another policy's names.
             self.forget_owed()
         self._wish = _Wish(num_steps, policy_id, together, infos, 1 + ahead, ahead=ahead)
         self._welcome_arrivals()
@@ -73,11 +73,11 @@ class Collecting:
         self._top_up()
 
     def wait_for(self, num_slots: int, patience_s: float) -> list[FragmentPart]:
-        """Wait for fragments of this many slots, and then at most so long for the others."""
+        """Wait for fragments of this many slots, then at most ``patience_s`` for the others."""
         session, box, deadline = self._session, self._fragments, math.inf
         while True:
             now = time.monotonic()
-            # Fewer than that cannot be enough, and to look closer takes time.
+            # Counting different slots takes time, and fewer than this cannot be enough.
             if box.num_waiting >= num_slots:
                 num_there = box.num_different
                 if num_there == session.num_envs:
@@ -92,62 +92,62 @@ class Collecting:
 
     @property
     def owes_fragments(self) -> bool:
-        """Whether some are under way, or failed, once all that came have been counted."""
+        """Whether some are under way or failed, once all that have come are counted."""
         self._count()
-        return any(self._owed.values())
+        return bool(self._owed)
 
     def forget_owed(self) -> None:
-        """Hosts need not deliver any more what they still owe to the last rollout."""
+        """Release hosts from what they still owe to the last rollout."""
         if self.owes_fragments:
             self._session.abandon_requests()
         self.abandon()
 
     def start_over(self) -> None:
-        """All slots are going to be reset: hosts that came late may take part."""
+        """Prepare for a reset of all slots: hosts that joined late may take part."""
         self.forget_owed()
         self._welcome_arrivals()
         self._fragments.take_missing()
 
     def abandon(self) -> None:
-        """Nobody waits for fragments any more."""
+        """Drop all fragments: nobody waits for them any more."""
         self._note_dropped(range(self._session.num_envs))
         self._fragments.clear()
         self._owed.clear()
         self._lacks_earlier = False
 
     def _welcome_arrivals(self) -> None:
-        """Hosts that came late get their slots, which start over there."""
+        """Give hosts that joined late their slots, which start over there."""
         session = self._session
         if (deal := session.fleet.welcome_arrivals()) is not None:
             self._note_dropped(deal.moved)
             session.dealt(deal)
 
     def _note_dropped(self, slots: Sequence[int]) -> None:
-        """The ledger counts what was asked of these slots and is not going to be looked at."""
+        """Count in the ledger what was asked of these slots and will not be read."""
         self._count()
         waiting = self._fragments.waiting
-        if waiting or any(self._owed.values()):
+        if waiting or self._owed:
             outstanding = _outstanding(self._owed, waiting)
             num_dropped = sum(outstanding[slot] for slot in slots)
             self._ledger.count_dropped(num_dropped * self._wish.num_steps)
 
     def _balance(self) -> None:
-        """Between rollouts: give faster hosts more slots, where that is worth it."""
+        """Between rollouts, give faster hosts more slots where that is worth it."""
         session = self._session
         if self._pace is None or self._fragments.waiting or not session.asking.is_idle:
             return
         if speeds := self._pace.better_shares(session.fleet.hosts):
             session.dealt(session.fleet.rebalance(speeds))
 
-    # Asking, and taking in what comes.
+    # Asking, and taking in the answers.
 
     def _top_up(self) -> None:
-        """Let every slot have as many fragments under way, or waiting here, as it may."""
+        """Bring every slot to the number of fragments it may have under way or waiting here."""
         session = self._session
         self._deals = session.fleet.deals
         slots = range(session.num_envs)
         while True:
-            # Some may have come, or been lost, since those before them were asked for.
+            # Some may have come or been lost since the others were asked for.
             self._count()
             if self._lacks_earlier:
                 self._drop_later()
@@ -155,7 +155,7 @@ class Collecting:
             fewest = min(there[slot] for slot in slots)
             if fewest >= self._wish.credits:
                 return
-            # Only slots that have equally many: what a host joins is then wanted by one rollout.
+            # Only slots with equally many: what a host joins then belongs to one rollout.
             self._ask([slot for slot in slots if there[slot] == fewest])
 
     def _ask(self, slots: Sequence[int]) -> None:
@@ -181,8 +181,8 @@ class Collecting:
                     ahead=self._wish.ahead,
                 )
             )
-        self._owed.update(slots)
-        # Hosts of this process may want weights before they can begin.
+        self._owed.add(number, slots)
+        # Hosts in this process may want weights before they can begin.
         self._pump(0.0)
 
     def _pump(self, timeout_s: float) -> None:
@@ -193,19 +193,20 @@ class Collecting:
             self._count()
 
     def _count(self) -> None:
-        """Some fragments have come, perhaps while something else was waited for; some will not."""
+        """Count the fragments that have come, perhaps in another wait, and those that will not."""
         for part in self._fragments.take_arrived():
-            self._owed.subtract(part.slots)
+            self._owed.settle(part.request.request, part.slots)
             self._note_pace(part)
-        missing = [slot for one in self._fragments.take_missing() for slot in one.slots]
-        self._owed.subtract(missing)
-        if self._wish.ahead and any(self._owed[slot] for slot in missing):
-            self._lacks_earlier = True
+        recovery = self._session.recovery
+        for missing in self._fragments.take_missing():
+            number = missing.request.request
+            has_later = self._owed.write_off(number, missing.slots, recovery.is_doomed)
+            self._lacks_earlier |= has_later and self._wish.ahead
 
     def _drop_later(self) -> None:
-        """A slot lacks a fragment, and a later one of it is joined with what fits no rollout then.
+        """Drop fragments ahead: one of a slot that lacks its earlier one would fit no rollout.
 
-        The rollout ahead is asked for anew. What has come for the one before it is kept.
+        The rollout ahead is requested anew. What has come for the one before it is kept.
         """
         self._session.abandon_requests()
         self._lacks_earlier = False
@@ -216,7 +217,7 @@ class Collecting:
         self._owed.clear()
 
     def _note_pace(self, part: FragmentPart) -> None:
-        # What was asked for ahead has waited for what came before it.
+        # What was asked for ahead has also waited for what came before it.
         if self._pace is None or part.request.ahead:
             return
         for host in self._fleet.hosts:
@@ -227,7 +228,7 @@ class Collecting:
     # Streams.
 
     def stream(self, num_steps: int, in_flight: int, infos: bool = True) -> Iterator[FragmentPart]:
-        """Fragments as they finish, at most ``in_flight`` of each slot at a time."""
+        """Fragments as they finish, at most ``in_flight`` of each slot under way or waiting."""
         session = self._session
         self.forget_owed()
         policy_id = session.publisher.news().policy_id
@@ -244,7 +245,7 @@ class Collecting:
                     self._pump(_TICK_S)
                     session.raise_errors()
                 part = self._fragments.take_first()
-                # The next task goes out before the learner starts with this fragment.
+                # The next request goes out before the learner starts with this fragment.
                 self._ask(part.slots)
                 yield part
         finally:
@@ -252,7 +253,7 @@ class Collecting:
                 self.forget_owed()
 
     def announce(self) -> None:
-        """Tell the hosts that there is a new version; they decide whether to pull it."""
+        """Tell the hosts about a new version; they decide whether to pull it."""
         if threading.get_ident() == self._thread:
             self._announce()
         else:
@@ -271,7 +272,7 @@ class Collecting:
     def evaluate(
         self, episodes: Sequence[int], seed: int, deterministic: bool, backend: Any = None
     ) -> None:
-        """Ask for ``episodes[i]`` whole episodes of slot *i*, in envs of another backend if any."""
+        """Ask for ``episodes[i]`` whole episodes of slot *i*, in envs of ``backend`` if given."""
         session = self._session
         asking, slots = session.asking, tuple(range(session.num_envs))
         news = session.publisher.news()
@@ -280,9 +281,9 @@ class Collecting:
         asking.ask(Evaluate(number, slots, tuple(episodes), seed, deterministic, news, packed))
 
 
-def _outstanding(owed: Counter[int], parts: Iterable[FragmentPart]) -> Counter[int]:
-    """By slot: how many fragments are under way, or have come and wait to be taken."""
-    outstanding = owed.copy()
+def _outstanding(owed: Owed, parts: Iterable[FragmentPart]) -> Counter[int]:
+    """By slot: how many fragments are under way or waiting to be taken."""
+    outstanding = owed.count()
     for part in parts:
         outstanding.update(part.slots)
     return outstanding

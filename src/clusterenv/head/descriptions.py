@@ -1,4 +1,4 @@
-"""What workers say about their envs, checked before anything is made of it."""
+"""What workers say about their envs, checked before it is used."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Description = dict[str, Any]
 
 
 def description_reader(trusted: bool) -> Callable[[bytes, int], Description]:
-    """Like :func:`read_description`, but what many workers say alike is read only once.
+    """Like :func:`read_description`, but equal descriptions of many workers are read only once.
 
-    It takes a millisecond, and a run may have ten thousand workers.
+    Reading takes a millisecond, and a run may have ten thousand workers.
     """
     return cache(partial(read_description, trusted=trusted))
 
 
 def read_description(data: bytes, count: int, trusted: bool) -> Description:
-    """What a worker says about its ``count`` envs; ProtocolError if nothing can be made of it.
+    """What a worker says about its ``count`` envs; ProtocolError if it is malformed.
 
-    Of whoever is not ``trusted``, no pickle is opened and no random state is loaded.
+    If the worker is not ``trusted``, no pickle is opened and no random state is loaded.
     """
     description: Description = unpack(data, allow_pickle=trusted)
     match description:
@@ -53,7 +53,7 @@ def _read_space(plain: Any, trusted: bool) -> Space[Any]:
     try:
         space = space_from_plain(plain, trusted=trusted)
         if not trusted and not is_large(space):
-            # What will be done with it: whatever goes wrong is to go wrong here.
+            # All that will be done with the space: whatever can go wrong should go wrong here.
             twin = deepcopy(space)
             assert repr(twin)
             assert space == twin

@@ -1,4 +1,4 @@
-"""How far the newest policy is from the copies that act: measured here, decided on the hosts.
+"""How far the newest policy is from the copies that act: measured here, judged on the hosts.
 
 A host cannot measure its distance from weights that it does not have. The head can: it has the
 newest weights, and from each host rows that its copy acted on.
@@ -30,24 +30,24 @@ from clusterenv.protocol.policies import TakePolicy
 from clusterenv.protocol.requests import Measured
 from clusterenv.sync import SyncRule
 
-# A recurrent policy is unrolled for so many steps: rows deep into a fragment cost too much.
+# A recurrent policy is unrolled for this many steps: rows deep in a fragment cost too much.
 _UNROLLED_STEPS = 16
 
 Accuse = Callable[[str, int, Exception], bool]
-"""A host whose rows a policy of this id cannot be measured on, and why. Whether that is its fault,
-so that it is dealt with."""
+"""Called with a host on whose rows the policy of this id cannot be measured, and the error.
+Returns whether that is the host's fault, which the callee then deals with."""
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some rows that a host's copy acted on: leaves and arrays [k, …], or [T, k, …]."""
+    """Some rows on which a host's copy acted: leaves and arrays [k, …], or [T, k, …]."""
 
     version: int
     observations: list[Array]
     actions: list[Array]
     log_prob: Array
     behaviour: dict[str, Array]
-    """The parameters of what the actions were drawn from; empty where they did not come back."""
+    """The parameters of what the actions were drawn from; empty if they did not come back."""
     state: Any = None
     """The recurrent state before the first step …"""
     ended: Array | None = None
@@ -65,14 +65,14 @@ class _Entry:
 
     @cached_property
     def rows(self) -> _Rows:
-        """Of all parts; of sequences, which are costly, those of the latest."""
+        """The rows of all parts; for sequences, which are costly, only those of the latest part."""
         *others, latest = self.parts.values()
-        # Rows of steps come without the parameters that those of fragments bring.
+        # Rows of steps lack the parameters that rows of fragments bring.
         alike = [one for one in others if one.behaviour.keys() == latest.behaviour.keys()]
         return latest if latest.ended is not None or not alike else _join([*alike, latest])
 
     def is_due(self, newest: int, sparingly: bool) -> bool:
-        """Measured at every version; or only once, and again whenever the lag has doubled."""
+        """Whether to measure: at every version; or sparingly, whenever the lag has doubled."""
         if not sparingly:
             return max(self.rows.version, self.at_version) < newest
         lag = newest - self.rows.version
@@ -94,9 +94,9 @@ class NoDistributionError(TypeError):
 class DivergenceMeter:
     """Keeps rows of each host, and measures on them when there is a new version.
 
-    At most one batched forward pass per publish, and one more on new rows that a copy which was
-    behind acted on. Sparingly, per host and fragment not more than the logarithm of how often
-    one publishes meanwhile.
+    It needs at most one batched forward pass per publish, and one more for new rows on which a
+    copy that was behind acted. Sparingly, it needs per host and fragment at most the logarithm
+    of the number of publishes in between.
     """
 
     def __init__(
@@ -115,16 +115,16 @@ class DivergenceMeter:
         self._policy_id = 0
 
     def latest(self, host: str) -> Measured | None:
-        """What was measured last for this host."""
+        """The latest measurement for this host."""
         entry = self._entries.get(host)
         return None if entry is None else entry.measured
 
     def forget(self, host: str) -> None:
-        """This host is gone."""
+        """Forget a host that is gone."""
         self._entries.pop(host, None)
 
     def note_fragment(self, host: str, num_slots: int, part: FragmentPart) -> None:
-        """A fragment of some of a host's slots has come back."""
+        """Take rows of a fragment of some of a host's slots."""
         if "outputs/log_prob" not in part.arrays:
             return
         has_state = any(name.startswith("state/") for name in part.arrays)
@@ -144,7 +144,7 @@ class DivergenceMeter:
         actions: list[Array],
         acted: dict[str, Any],
     ) -> None:
-        """A step with the policy has come back: what it acted on, and what it did."""
+        """Take the rows of a step with the policy: what it acted on, and what it did."""
         if "log_prob" in acted:
             version = int(acted["version"][0])
             rows = _Rows(version, observations, actions, acted["log_prob"], {})
@@ -152,12 +152,12 @@ class DivergenceMeter:
             if before is None or before.rows.version != version:
                 self._entries[host] = _Entry({first_slot: rows})
                 return
-            # Steps come much more often than fragments: what was measured stays.
+            # Steps come much more often than fragments, so the measurement is kept.
             parts = {**before.parts, first_slot: rows}
             self._entries[host] = _Entry(parts, before.measured, before.at_version)
 
     def measure(self, newest: Publication, sparingly: bool) -> dict[str, Survey]:
-        """Measure where that is due; what was found, by host."""
+        """Measure where a measurement is due; the results by host."""
         with self._lock, np.errstate(all="ignore"):
             due = self._due(newest, sparingly)
             if not due:
@@ -192,7 +192,7 @@ class DivergenceMeter:
         return due
 
     def _give_up(self, host: str, policy_id: int, error: Exception) -> None:
-        """Nothing can be measured on what this host sent: its fault, or an error of the user's."""
+        """Give up on rows of this host; raise the error if it is the user's and not the host's."""
         self.forget(host)
         if isinstance(error, NoDistributionError) or not self._accuse(host, policy_id, error):
             raise error
@@ -202,7 +202,7 @@ class DivergenceMeter:
         self._policy_id = take.policy_id
 
     def _realised(self, due: dict[str, _Entry]) -> dict[str, float]:
-        """New rows against what was the newest version when they were collected."""
+        """Compare new rows with the version that was newest when they were collected."""
         assert self._copy is not None
         before = self._copy.version
         fresh = {p: e.rows for p, e in due.items() if not e.at_version and e.rows.version < before}
@@ -214,10 +214,10 @@ class DivergenceMeter:
     # Which rows to keep.
 
     def _scattered(self, part: FragmentPart, count: int) -> _Rows:
-        """Rows from everywhere in the fragment, always the same ones."""
+        """Rows from all over the fragment, always the same ones."""
         steps, slots = part.arrays["rewards"].shape
         count = min(count, steps * slots)
-        # The multiples of the golden ratio lie evenly, however many one takes.
+        # Multiples of the golden ratio spread evenly, however many of them are taken.
         spread = np.argsort(np.arange(steps * slots) * 0.6180339887498949 % 1)[:count]
         t, column = np.divmod(np.sort(spread), slots)
         return _map(self._rows(part), lambda array: array[t, column])
@@ -259,7 +259,7 @@ class DivergenceMeter:
     # Comparing.
 
     def _compare_all(self, many: dict[str, _Rows]) -> dict[str, Measured | None]:
-        """By host, where that is possible: all at once, or one by one to find whose fault it is."""
+        """By host, where possible: all at once, or one by one to find whose fault an error is."""
         assert self._copy is not None
         policy = self._copy.policy
         if not many:
@@ -300,10 +300,10 @@ class DivergenceMeter:
         return np.concatenate(each), np.concatenate(log_prob)
 
     def _divergences(self, policy: Policy, rows: _Rows, state: Any) -> tuple[Array, Array] | None:
-        """Row by row: the divergence, and the newest log-probability of what was done."""
+        """Row by row: the divergence, and the log-probability of the action under the newest."""
         acted = policy.act(self._observations(rows), state, None)
         if acted.state is not None:
-            return None  # a single step of a recurrent policy: nobody knows its state
+            return None  # a single step of a recurrent policy, whose state is unknown
         return self._divergences_of(acted.distribution, rows)
 
     def _divergences_of(self, newest: Distribution | None, rows: _Rows) -> tuple[Array, Array]:

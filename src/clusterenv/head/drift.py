@@ -1,4 +1,4 @@
-"""Watches how far the hosts' copies drift, where the sync rule wants to know."""
+"""Watches how far the hosts' copies drift, if the sync rule asks for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clusterenv.sync.rules import SyncRule
 
 
 class Drift:
-    """Feeds the meter with rows, and the ledger and the alarm with what it measures."""
+    """Feeds the meter with rows, and the ledger and the alarm with its measurements."""
 
     def __init__(
         self,
@@ -40,36 +40,36 @@ class Drift:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the sync rule wants to know divergences."""
+        """Whether the sync rule uses divergences."""
         return self._meter is not None
 
     def news_for(self, host: Host) -> Newest:
-        """What this host is to be told."""
+        """The news to send to this host."""
         measured = None if self._meter is None else self._meter.latest(host.name)
         return self._publisher.news(measured)
 
     def note_fragment(self, host: Host, part: FragmentPart) -> None:
-        """A fragment has come back."""
+        """Take the rows of a fragment that has come back."""
         if self._meter is not None:
             self._meter.note_fragment(host.name, len(host.slots), part)
 
     def note_step(
         self, host: Host, first_slot: int, observations: list[Array], acted: dict[str, Any]
     ) -> None:
-        """A step with the policy has come back."""
+        """Take the rows of a step with the policy that has come back."""
         if self._meter is not None:
             actions = [leaf.of(acted["action"]) for leaf in leaves_of(self._action_space)]
             self._meter.note_step(host.name, first_slot, observations, actions, acted)
 
     def forget(self, host: Host) -> None:
-        """This host is gone."""
+        """Forget a host that is gone."""
         if self._meter is not None:
             self._meter.forget(host.name)
 
     def measure(self, sparingly: bool) -> None:
-        """There may be a new version: measure how far it is from what acts.
+        """Measure how far the newest version, if there is one, is from the copies that act.
 
-        ``sparingly`` where learners publish after every gradient step.
+        ``sparingly`` is for learners that publish after every gradient step.
         """
         newest = self._publisher.newest
         if self._meter is None or newest is None:

@@ -13,7 +13,7 @@ Enrol = Callable[[str, Order], bool]
 
 
 class Enrolment:
-    """Brings vacancies and applicants together; whoever is left over waits as a spare.
+    """Matches vacancies with applicants; applicants without a place wait as spares.
 
     Called by the I/O thread (applicants) and by the user's thread (vacancies).
     """
@@ -30,25 +30,25 @@ class Enrolment:
         return list(self._spares)
 
     def open(self, order: Order) -> None:
-        """There is a place for the host of this order."""
+        """Offer a place for the host of this order."""
         with self._lock:
             self._vacancies.append(order)
             self._match()
 
     def withdraw(self, host: str) -> None:
-        """The place of this host, if it is still open, is no more."""
+        """Withdraw the place of this host if it is still open."""
         with self._lock:
             self._vacancies = deque(o for o in self._vacancies if o.host != host)
 
     def apply(self, applicant: str) -> None:
-        """Somebody has come with a ticket."""
+        """Take in an applicant with a ticket."""
         with self._lock:
             if applicant not in self._spares:
                 self._spares.append(applicant)
             self._match()
 
     def leave(self, applicant: str) -> None:
-        """An applicant's connection broke."""
+        """Forget an applicant whose connection broke."""
         with self._lock:
             if applicant in self._spares:
                 self._spares.remove(applicant)

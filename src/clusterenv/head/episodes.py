@@ -1,4 +1,4 @@
-"""Which episodes have ended, for whoever looks at the run."""
+"""The episodes that have ended, for anyone watching the run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _KEPT = 100
 class EpisodeLog:
     """The last episodes, with their returns and lengths.
 
-    In rollouts and streams the workers have counted them anyway. The rows of steps are only added
-    up while ``is_watched``: a run at which nobody looks does nothing for this. Of a slot in the
-    middle of an episode the return is then not a number until the next one begins.
+    In rollouts and streams the workers count them anyway. The rows of steps are added up only
+    while ``is_watched``, so a run that nobody watches does no work for this. The return of a slot
+    in the middle of an episode is then NaN until the next episode begins.
 
     Args:
         num_envs: How many slots there are.
@@ -37,18 +37,18 @@ class EpisodeLog:
     ) -> None:
         self.is_watched = False
         self.count = 0
-        """How many have ended since the beginning, as far as anybody looked."""
+        """How many have ended so far; in steps, only while the run was watched."""
         self._now_s = now_s
-        # When some have ended, and their slots, returns and lengths: made into objects only where
-        # somebody looks, since many short episodes may end with every step.
+        # When some ended, and their slots, returns and lengths. Objects are made only when somebody
+        # looks, since many short episodes may end at every step.
         self._recent: deque[tuple[float, Array, Array, Array]] = deque(maxlen=_KEPT)
         self._returns = np.full(num_envs, np.nan)
         self._lengths = np.zeros(num_envs, np.int64)
-        # The row after an episode's last one is then that of a reset, which is no step.
+        # In NEXT_STEP mode the row after an episode's last one is a reset's, and not a step.
         self._length_at_start = -1 if mode is AutoresetMode.NEXT_STEP else 0
 
     def watch(self, is_watched: bool) -> None:
-        """Somebody looks from now on, or nobody any more. May be called by any thread."""
+        """Start or stop watching. May be called by any thread."""
         if is_watched and not self.is_watched:
             self._returns[:] = np.nan
         self.is_watched = is_watched
@@ -65,7 +65,7 @@ class EpisodeLog:
         return tuple(summaries[-_KEPT:])
 
     def note_reset(self, slots: Sequence[int], has_row: bool) -> None:
-        """These slots start over; ``has_row`` if the reset's own row is going to be noted."""
+        """Note that these slots start over; ``has_row`` if the reset's own row will be noted."""
         if not self.is_watched:
             return
         rows = list(slots)
@@ -73,7 +73,7 @@ class EpisodeLog:
         self._lengths[rows] = -1 if has_row else 0
 
     def forget(self, slots: Sequence[int]) -> None:
-        """Nobody knows any more what these slots have earned in their episode."""
+        """Forget the returns of these slots so far, which are unknown from now on."""
         self._returns[list(slots)] = np.nan
 
     def note_rows(
@@ -81,7 +81,7 @@ class EpisodeLog:
     ) -> None:
         """A step was taken in all slots, or in ``some``; the arrays have a row for every slot."""
         ended = terminated | truncated
-        # Rewards are the user's: infinite ones are no reason to warn here.
+        # Rewards are the user's: infinite ones are no reason for a warning here.
         with np.errstate(invalid="ignore"):
             if some is None:
                 self._returns += rewards
@@ -97,14 +97,14 @@ class EpisodeLog:
             self._returns[slots], self._lengths[slots] = 0.0, self._length_at_start
 
     def note_fragment(self, part: FragmentPart) -> None:
-        """What a policy did in some slots."""
+        """Note what a policy did in some slots."""
         if self.is_watched:
-            # Where steps follow, they go on with episodes whose beginnings were not noted here.
+            # Later steps continue episodes whose beginnings were not noted here.
             self.forget(part.slots)
         returns = part.arrays.get("finals/returns")
         if returns is not None and len(returns):
             slots, lengths = part.arrays["finals/slots"], part.arrays["finals/lengths"]
-            # Their memory is going to be used again.
+            # Their memory will be reused.
             self._add(*(array[-_KEPT:].copy() for array in (slots, returns, lengths)))
             self.count += max(0, len(returns) - _KEPT)
 
@@ -114,7 +114,7 @@ class EpisodeLog:
 
 
 def _only(rows: Array, flags: Array) -> Array:
-    """The flags of these rows; of all others none."""
+    """The flags of these rows, and False in all others."""
     chosen = np.zeros_like(flags)
     chosen[rows] = flags[rows]
     return chosen

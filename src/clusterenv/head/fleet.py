@@ -1,4 +1,4 @@
-"""What the head needs of its hosts, be it one object in its process or many behind sockets."""
+"""What the head needs of its hosts, whether one object in its process or many behind sockets."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ class Host(Protocol):
 
     @property
     def name(self) -> str:
-        """Which host, and the how-manieth in its place."""
+        """Its place in the run and its number in that place, as in ``host-3.1``."""
 
     @property
     def slots(self) -> range:
-        """Its slots, which are neighbours."""
+        """Its slots, which are consecutive."""
 
     @property
     def is_idle(self) -> bool:
         """Whether every request has been answered."""
 
     def ask(self, request: AnyRequest, actions: Array | None = None) -> None:
-        """Have some of its slots worked on; ``actions`` has a row for each of a step's slots."""
+        """Request work on some of its slots; ``actions`` has a row for each slot of a step."""
 
     def announce(self, newest: Newest) -> None:
-        """There is a new version."""
+        """Tell it about a new version."""
 
     def abandon(self) -> set[int]:
-        """Take no notice of the answers to what was asked so far; the slots it never reached."""
+        """Ignore the answers to all requests so far; returns the slots it never got to."""
 
 
 @dataclass(frozen=True)
 class Presence:
-    """A host at one moment, for whoever looks at the run."""
+    """A host at one moment, for anyone watching the run."""
 
     name: str
     machine: str
-    """``""`` before it has come."""
+    """Empty until the host has joined."""
     pid: int
     state: str
     """``ordered``, ``joining``, ``ready``, ``leaving`` or ``lost``."""
     slots: range
     num_rows: int
-    """Steps and resets of single slots so far, those of its predecessors included."""
+    """Steps and resets of single slots so far, including its predecessors'."""
     restarts: int
     """How often the host in this place was replaced."""
     workers: tuple[WorkerStatus, ...]
@@ -59,7 +59,7 @@ class Presence:
 
 @dataclass(frozen=True)
 class Deal:
-    """Slots were dealt anew: their envs are gone, and these requests with them."""
+    """Slots that were dealt anew: their envs are gone, and these requests with them."""
 
     moved: tuple[int, ...]
     voided: tuple[Voided, ...]
@@ -70,11 +70,11 @@ class Fleet(Protocol):
 
     @property
     def hosts(self) -> Sequence[Host]:
-        """Those that own slots, in the order of these."""
+        """The hosts that own slots, in the order of their slots."""
 
     @property
     def results(self) -> ResultRows:
-        """The results of all slots, a row each."""
+        """The results of all slots, one row each."""
 
     @property
     def deals(self) -> int:
@@ -82,20 +82,20 @@ class Fleet(Protocol):
 
     @property
     def has_core_to_spare(self) -> bool:
-        """Whether workers leave the head a core."""
+        """Whether the workers leave the head a core."""
 
     def step_at_once(self, step: Step, actions: Array) -> bool:
-        """Step every slot and wait, where that is possible without further ado; else False."""
+        """Step every slot and wait, if that needs nothing special; else False."""
 
     @property
     def is_in_lockstep(self) -> bool:
-        """Whether :meth:`step_at_once` has begun something that it could not end."""
+        """Whether :meth:`step_at_once` has begun a step that it could not finish."""
 
     def wait_for_parts(self, num_slots: int, timeout_s: float) -> bool:
-        """Wait until so many slots are ready; False if there is something else to hear or do."""
+        """Wait until this many slots are ready; False if something else must be handled first."""
 
     def events(self, timeout_s: float) -> Iterator[tuple[Host, Event]]:
-        """Wait for something to happen, and give what it means."""
+        """Wait for something to happen, and yield the events."""
 
     @property
     def workers(self) -> tuple[WorkerStatus, ...]:
@@ -109,31 +109,31 @@ class Fleet(Protocol):
         """Counts what the user's thread does, and how long it waits for hosts."""
 
     def wake(self) -> None:
-        """End a wait; may be called by any thread."""
+        """End a wait; may be called from any thread."""
 
     def check_acted(self, rows: Rows, acted: Any) -> None:
         """ProtocolError if the policy cannot have done this in these rows."""
 
     def blame(self, host: Host, event: Event, error: Exception) -> None:
-        """Nothing could be made of what this host said: its answer does not count."""
+        """Reject an answer of this host that could not be used."""
 
     def accuse(self, host: str, policy_id: int, error: Exception) -> bool:
-        """Nothing could be made of rows of this host, taken before, in which that policy acted.
+        """Report rows that this host sent earlier, in which that policy acted, as unusable.
 
         May be called by any thread.
 
         Returns:
-            Whether that is the host's fault, which ends it.
+            Whether that is the host's fault; if so, it is ended.
         """
 
     def welcome_arrivals(self) -> Deal | None:
-        """Let hosts that came late take part: best between requests."""
+        """Let hosts that joined late take part; best called between requests."""
 
     def rebalance(self, speeds: Sequence[float]) -> Deal:
         """Deal the slots in proportion to these speeds of the hosts."""
 
     def do_without(self, host: Host) -> Deal | None:
-        """Deal the slots of this host to the others; None if they are too few."""
+        """Deal the slots of this host to the others; None if there are too few of them."""
 
     def close(self, grace_s: float) -> None:
-        """End everything; let envs close for ``grace_s`` first."""
+        """End everything; first give envs ``grace_s`` to close."""

@@ -1,4 +1,4 @@
-"""Fragments on their way from hosts to whoever collects them."""
+"""Fragments on their way from the hosts to the code that collects them."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from clusterenv.protocol.fragments import FragmentPart
 
 
 class FragmentBox:
-    """Fragments that have come and were not taken yet, and word of those that will not come."""
+    """Fragments that have come and were not taken yet, and a list of those that will not come."""
 
     def __init__(self) -> None:
         self.waiting: list[FragmentPart] = []
-        """In the order in which they came."""
+        """In order of arrival."""
         self.num_waiting = 0
-        """How many slots they have, where one that has two counts twice."""
+        """How many slots they have; a slot with two fragments counts twice."""
         self._arrived: list[FragmentPart] = []
         self._missing: list[Voided] = []
 
     def put(self, part: FragmentPart) -> None:
-        """A fragment has come."""
+        """Take in a fragment."""
         self.waiting.append(part)
         self.num_waiting += len(part.slots)
         self._arrived.append(part)
 
     def put_missing(self, voided: Iterable[Voided]) -> None:
-        """These requests will bring no fragments."""
+        """Note that these requests will bring no fragments."""
         self._missing += voided
 
     @property
     def has_missing(self) -> bool:
-        """Whether :meth:`take_missing` has something to tell."""
+        """Whether :meth:`take_missing` has something to return."""
         return bool(self._missing)
 
     def take_arrived(self) -> list[FragmentPart]:
-        """What has come since the last time, even if it was dropped."""
+        """What has come since the last call, even if it was dropped."""
         arrived, self._arrived = self._arrived, []
         return arrived
 
     def take_missing(self) -> list[Voided]:
-        """What will not come, since the last time."""
+        """What turned out not to come since the last call."""
         missing, self._missing = self._missing, []
         return missing
 
     @property
     def num_different(self) -> int:
-        """How many slots have fragments that wait."""
+        """How many slots have a fragment waiting."""
         return sum(len(part.slots) for part in self._split()[0])
 
     def take_one_per_slot(self) -> list[FragmentPart]:
-        """Of each slot the fragment that came first, in the order of slots; others wait on."""
+        """The first fragment of each slot, in slot order; the others keep waiting."""
         parts, others = self._split()
         self._keep(others)
         return sorted(parts, key=lambda part: part.slots)
 
     def _split(self) -> tuple[list[FragmentPart], list[FragmentPart]]:
-        """Of each slot the fragment that came first; and the others, for the next rollout."""
+        """The first fragment of each slot; and the others, for the next rollout."""
         seen: set[int] = set()
         firsts: list[FragmentPart] = []
         others: list[FragmentPart] = []
@@ -76,7 +76,7 @@ class FragmentBox:
         return part
 
     def drop_moved(self, moved: Sequence[int]) -> None:
-        """Fragments of slots that start over elsewhere do not fit those that will come."""
+        """Drop the fragments of slots that start over elsewhere: they do not fit later ones."""
         gone = set(moved)
         parts = self.waiting.copy()
         self._keep([part for part in parts if gone.isdisjoint(part.slots)])
@@ -85,20 +85,20 @@ class FragmentBox:
                 part.release()
 
     def drop_later(self) -> None:
-        """Of each slot only the fragment that came first is wanted."""
+        """Keep only the first fragment of each slot."""
         parts, others = self._split()
         self._keep(parts)
         for part in others:
             part.release()
 
     def drop(self) -> None:
-        """Nobody wants the fragments that have come."""
+        """Drop the fragments that have come."""
         for part in self.waiting:
             part.release()
         self._keep([])
 
     def clear(self) -> None:
-        """Nobody wants what has come, nor to know what has not."""
+        """Drop what has come, and forget what has not."""
         self.drop()
         self._arrived.clear()
         self._missing.clear()

@@ -29,21 +29,21 @@ class Gathered:
         self.clear()
 
     def clear(self) -> None:
-        """Nobody wants it; warnings are shown all the same."""
+        """Drop everything but the warnings, which are still shown."""
         self.errors: list[BaseException] = []
         self.values: dict[int, Any] = {}
-        # By host: of each of its workers, what its time went to.
+        # By host: for each of its workers, where its time went.
         self.profiles: dict[str, list[Any]] = {}
-        # By first slot: some slots, and what the policy did there, or acted on.
+        # By first slot: some slots, and what the policy did there or acted on.
         self.acted: dict[int, tuple[Sequence[int], dict[str, Any]]] = {}
         self.acted_on: dict[int, tuple[Sequence[int], list[Array]]] = {}
 
     def fail(self, error: BaseException) -> None:
-        """Something went wrong, which the next call of :meth:`raise_errors` raises."""
+        """Keep an error for the next call of :meth:`raise_errors`."""
         self.errors.append(error)
 
     def put_values(self, slots: Sequence[int], values: Sequence[Any]) -> None:
-        """What a call returned in these slots; nothing where attributes were set."""
+        """Take what a call returned in these slots; nothing if attributes were set."""
         self.values.update(zip(slots, values, strict=False))
 
     def take_values(self, slots: Sequence[int]) -> tuple[Any, ...]:
@@ -52,11 +52,11 @@ class Gathered:
         return tuple(values[slot] for slot in slots if slot in values)
 
     def put_profile(self, host: str, seconds: list[Any]) -> None:
-        """What the time of each worker of a host went to."""
+        """Take where the time of each worker of a host went."""
         self.profiles[host] = seconds
 
     def begin_profiles(self) -> None:
-        """Hosts are going to be asked anew what their time goes to."""
+        """Prepare for asking hosts anew where their time goes."""
         self.profiles.clear()
 
     def has_profiles_of(self, hosts: Iterable[str]) -> bool:
@@ -64,18 +64,18 @@ class Gathered:
         return self.profiles.keys() >= set(hosts)
 
     def take_profiles(self) -> list[Any]:
-        """What the time of each worker went to, of all hosts."""
+        """Where the time of each worker went, for all hosts."""
         profiles, self.profiles = self.profiles, {}
         return [seconds for answer in profiles.values() for seconds in answer]
 
     def warn(self, warned: WorkerWarned) -> None:
-        """A worker has warned of something."""
+        """Keep a worker's warning."""
         if len(self.warnings) < _MOST_WARNINGS:
             said = f"{warned.worker}: {warned.text[:_LONGEST_WARNING]}"
             self.warnings.append((said, _warning_class(warned.category)))
 
     def raise_errors(self) -> None:
-        """Issue the warnings, and raise the first error; a filter may make errors of warnings."""
+        """Issue the warnings, and raise the first error; a filter may turn warnings into errors."""
         warned, self.warnings = self.warnings, []
         raised, self.errors = self.errors, []
         errors: list[BaseException] = []
@@ -88,7 +88,7 @@ class Gathered:
             raise wrong[0]
 
     def observations_of(self, slots: Sequence[int]) -> list[Array]:
-        """What the policy acted on there."""
+        """The observations that the policy acted on in these slots."""
         for known, leaves in self.acted_on.values():
             if known[0] <= slots[0] <= known[-1]:
                 start = known.index(slots[0])
@@ -96,25 +96,25 @@ class Gathered:
         raise LookupError(f"nobody asked a policy to act in slots {slots}")
 
     def begin_acting(self) -> None:
-        """A policy is going to act in all slots."""
+        """Prepare for a policy acting in all slots."""
         self.acted_on.clear()
 
     def put_acted_on(self, slots: Sequence[int], leaves: list[Array]) -> None:
-        """What it acts on in some of them."""
+        """Keep what it acts on in some of them."""
         self.acted_on[slots[0]] = slots, leaves
 
     def put_acted(self, slots: Sequence[int], acted: dict[str, Any]) -> None:
-        """What the policy did there."""
+        """Take what the policy did in these slots."""
         self.acted[slots[0]] = slots, acted
 
     def take_acted(self, num_envs: int) -> Any:
-        """What the policy did in all slots; None where all were lost."""
+        """What the policy did in all slots; None if all were lost."""
         acted, self.acted = self.acted, {}
         return join_acted(acted, num_envs) if acted else None
 
 
 def join_acted(acted: dict[int, tuple[Sequence[int], Any]], num_envs: int) -> Any:
-    """What the policy did in all slots; nothing in those that were lost."""
+    """What the policy did in all slots, with zeros for those that were lost."""
     parts = [(list(slots), tree) for slots, tree in acted.values()]
 
     def join(trees: list[Any]) -> Any:
@@ -135,7 +135,7 @@ def join_acted(acted: dict[int, tuple[Sequence[int], Any]], num_envs: int) -> An
 
 
 def acted_nowhere(newest: Publication, observations: Any, num_envs: int) -> Any:
-    """What :func:`join_acted` gives where every slot was lost: as always, but all zeros."""
+    """What :func:`join_acted` would return, all zeros, for when every slot was lost."""
     # Only the policy knows the names, dtypes and shapes of its outputs.
     copy = PolicyCopy(pickle.loads(newest.policy.policy), newest.policy.layout)
     copy.take(newest.version, newest.snapshot.vector)

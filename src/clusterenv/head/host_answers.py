@@ -1,7 +1,7 @@
-"""What a remote host says, checked, and what it means for whoever asked.
+"""What a remote host says, checked, and turned into events for the session.
 
-A request counts as answered only once all of its answer has been checked: whoever gives a bad
-answer is lost, and with it what it was asked.
+A request counts as answered only once its whole answer has been checked: a host that gives a
+bad answer is lost, and its requests with it.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from clusterenv.wire.observation_codec import read_coded
 from clusterenv.wire.reply_checks import ReplyChecks
 
 LONGEST_TEXT = 20_000
-"""So much of a text that a host sends is shown to the user."""
+"""How much of a text from a host is shown to the user."""
 
 
 def events_in(
     host: RemoteHost, message: Any, frames: list[Buffer], sink: RowSink, checks: ReplyChecks
 ) -> Iterator[Event]:
-    """What a message means; ProtocolError if nothing can be made of it."""
+    """The events of a message; ProtocolError if it is malformed."""
     match message:
         case RowsMade():
             if host.is_current(message.epoch):
@@ -90,7 +90,7 @@ def _take_rows(
 
 
 def _check_complete(rows: Rows, sink: RowSink) -> None:
-    """What the rows of these slots cannot say has been said."""
+    """Check that what the rows cannot hold came beside them."""
     if isinstance(rows.request, Act) and not rows.acted:
         raise ProtocolError("rows of a policy's step that do not say what it did")
     if sink.has_objects and not rows.objects:
@@ -126,7 +126,7 @@ def _read_arrays(
     arrays = {}
     for name, (dtype, shape), frame in zip(message.names, message.arrays, frames, strict=True):
         if name in codings:
-            # Before anything of that size is allocated.
+            # This must come before anything of that size is allocated.
             kind = checks.kind_of_coded(name, dtype, shape, num_steps, len(message.slots))
             arrays[name] = read_coded(codings[name], shape, kind, frame)
         else:
@@ -135,7 +135,7 @@ def _read_arrays(
 
 
 def _answers_in(message: FragmentMade) -> list[tuple[int, Sequence[int]]]:
-    """The requests that a fragment answers, and for which of its slots."""
+    """The requests that a fragment answers, and for which of its slots each."""
     if not message.others:
         return [(message.request, message.slots)]
     named = [slot for _, slots in message.others for slot in ascending(slots)]
@@ -154,7 +154,7 @@ def _take_loss(host: RemoteHost, message: WorkerLost) -> Lost:
     voided = host.pending.voided(message.voided)
     where = f"{host.whereabouts()}: "
     return Lost(
-        # A reset that is on its way, and not void, will find the replacement.
+        # A reset that is under way, and not void, will reach the replacement.
         tuple(sorted(lost - host.pending.to_be_reset())),
         f"{message.reason:.{LONGEST_REASON}}",
         f"{where}{message.obituary:.{LONGEST_TEXT}}",
@@ -167,14 +167,14 @@ def _take_loss(host: RemoteHost, message: WorkerLost) -> Lost:
 
 
 def ascending(slots: tuple[int, ...]) -> tuple[int, ...]:
-    """``slots``, if they ascend; ProtocolError otherwise, or if there are none."""
+    """``slots``, if they ascend; ProtocolError if not, or if there are none."""
     if not slots or not all(map(lt, slots, slots[1:])):
         raise ProtocolError("slots that do not ascend")
     return slots
 
 
 def shortened(raised: Raised) -> Raised:
-    """What was raised, without more text than anybody reads."""
+    """What was raised, with its texts cut to a readable length."""
     changes: dict[str, Any] = {
         name: f"{getattr(raised, name):.{LONGEST_TEXT}}"
         for name in ("module", "name", "text", "traceback", "action")
@@ -187,7 +187,7 @@ def shortened(raised: Raised) -> Raised:
 def _by_request(
     extras: Sequence[Extra], answered: Sequence[tuple[AnyRequest, Sequence[int]]]
 ) -> list[Rows]:
-    """Rows with what is said besides of them, and those of which nothing is said."""
+    """Rows with the extras that belong to them, and rows without any."""
     if not extras:
         return [Rows(request, group) for request, group in answered]
     rows = []
@@ -210,21 +210,20 @@ def _by_request(
 
 
 class RowSink:
-    """Where rows go that come through a socket: arrays of all slots."""
+    """Where rows that come through a socket go: arrays of all slots."""
 
     def __init__(self, layout: RowLayout, num_envs: int) -> None:
         self._layout = layout
         self.has_objects = layout.has_objects
-        """Whether some leaves of an observation are no arrays."""
+        """Whether some leaves of an observation are not arrays."""
         self.results: ResultRows = layout.view(bytearray(layout.size(num_envs)), num_envs)
 
     def put(self, slots: Sequence[int], frame: Buffer) -> None:
-        """Take the rows of these slots (ascending); ProtocolError if there are not so many."""
+        """Take the rows of these slots (ascending); ProtocolError if their size does not fit."""
         if len(frame) != self._layout.size(len(slots)):
             raise ProtocolError(f"{len(frame)} bytes are no rows of {len(slots)} slots")
         rows = rows_of(slots)
         came = self._layout.view(frame, len(slots))
         for target, source in zip(self.results.arrays, came.arrays, strict=True):
-            # Truth values other than 0 and 1 would be copied as they are, and NumPy cannot stand
-            # them.
+            # Booleans other than 0 and 1 would be copied as they are, and NumPy misbehaves on them.
             target[rows] = source.view(np.uint8) != 0 if source.dtype == np.bool_ else source

@@ -21,14 +21,14 @@ class HostRequests:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.last_number = 0
-        """Of the requests so far."""
+        """The number of the latest request."""
         self.incomplete = ""
-        """Why some slots will never be answered for, if that is so."""
+        """Why some slots will never be answered for, or empty."""
         self._deals = -1
         self._splitter = Splitter(())
 
     def new_number(self) -> int:
-        """An id that no earlier request had; WorkerLostError if slots are gone for good."""
+        """A number that no earlier request had; WorkerLostError if slots are gone for good."""
         if self.incomplete:
             raise WorkerLostError(self.incomplete)
         self.last_number += 1
@@ -48,14 +48,14 @@ class HostRequests:
         return [(hosts[owner], group, part) for owner, group, part in self._splitter.split(slots)]
 
     def ask(self, request: AnyRequest) -> None:
-        """Have the slots of ``request`` worked on."""
+        """Request work on the slots of ``request``."""
         for host, slots, part in self.split(request.slots):
             host.ask(narrow(request, request.request, slots, part))
 
     def step(
         self, slots: Sequence[int], actions: Array | list[Any], num_parts: int, together: bool
     ) -> None:
-        """Step these slots, whose actions are in the same order."""
+        """Step these slots, with actions in the same order."""
         number = self.new_number()
         for host, group, part in self.split(slots):
             if isinstance(actions, np.ndarray):
@@ -66,5 +66,5 @@ class HostRequests:
                 host.ask(Step(number, group, packed_actions=packed, together=together))
 
     def abandon(self) -> set[int]:
-        """Take no notice of what was asked so far; the slots that hosts never reached."""
+        """Ignore the answers to all requests so far; returns the slots that hosts never got to."""
         return {slot for host in self._fleet.hosts for slot in host.abandon()}

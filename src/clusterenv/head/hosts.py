@@ -1,4 +1,4 @@
-"""The hosts of a run on other machines: start, let in, reach, watch, replace and end them."""
+"""The hosts of a run on other machines: starts, admits, watches, replaces and ends them."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ from clusterenv.wire.versions import versions
 
 
 class Hosts:
-    """Exists before anybody knows the spaces of the run; a fleet is made from it.
+    """Exists before the spaces of the run are known; a fleet is made from it.
 
-    It knows much because it has all that the way to hosts takes, from their start to their end.
+    It knows much because it has all that reaching hosts takes, from their start to their end.
 
     Args:
         launcher: Starts them.
         network: Where the head listens.
-        lease_s: How long head and host may be without each other.
-        limits: What hosts are to expect of their workers.
+        lease_s: How long head and host may be out of touch.
+        limits: What hosts allow their workers.
         setup: What they start workers with.
-        workers: How many workers each runs; None: as many as it has cores.
-        publisher: What they pull.
+        workers: How many workers each host runs; None for one per core.
+        publisher: Has the weights that they pull.
         ledger: Where bytes and latencies are recorded.
-        plan_of: What the host of these slots is to run.
+        plan_of: Returns what the host of these slots is to run.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Hosts:
         self._ticket = b""
         self._versions = versions()
         self.spaces: Spaces | None = None
-        """What all envs agree on, once that is known."""
+        """What all envs agree on, once it is known."""
         self._waiting: list[RemoteHost] = []
-        """Replacements that are to be started."""
+        """Replacements that have yet to be started."""
         self.num_arrived = 0
-        """How many hosts have come so far."""
+        """How many hosts have joined so far."""
         make_room(FOR_SOCKETS + PER_HOST * len(workers), f"{len(workers)} hosts")
         with ExitStack() as undo:
             self._socket = HeadSocket(network, launcher.towards, lease_s=lease_s)
@@ -120,7 +120,7 @@ class Hosts:
             workers = self.launcher.workers_per_host
             ticket = self._socket.invite(TICKET, self._lease_s, self.limits, workers)
             self._ticket = ticket.to_bytes()
-        # First: it must know of a host before it is told where that runs.
+        # The launcher must know of a host before it is told where that host runs.
         self.launcher.start([Order(order.host, self._ticket) for order in orders])
         self.reception.open(orders)
 
@@ -182,7 +182,7 @@ class Hosts:
         return True
 
     def _is_of_no_use(self, host: RemoteHost, message: Any) -> bool:
-        """Whether an answer is too late, and so for nobody; ProtocolError if nobody asked."""
+        """Whether an answer is too late to be used; ProtocolError if nothing was asked."""
         if not host.is_current(message.epoch):
             self._rate_limits.late(host.name)
             return True
@@ -203,25 +203,25 @@ class Hosts:
             self.build(host)
 
     def _welcome_late(self, host: RemoteHost) -> None:
-        """A host is done with what it was too late for, and may get slots again."""
+        """Note that a late host has finished its outdated work, and may get slots again."""
         if host.state is HostState.LATE:
             host.become(HostState.SPARE)
             self.num_arrived += 1
 
     def build(self, host: RemoteHost) -> None:
-        """Have a host that is there build the envs of its slots. Only while driving."""
+        """Have a host that is present build the envs of its slots. Only while driving."""
         host.become(HostState.BUILDING)
         host.descriptions, host.started_at = (), time.monotonic()
         self.driver.send(host.name, Build(self._plan_of(host.slots), host.epoch))
 
     def lay_out(self, host: RemoteHost) -> None:
-        """Tell a host that has built its envs what all agree on, if that is known by now."""
+        """Tell a host that has built its envs the agreed spaces, if they are known by now."""
         if self.spaces is not None and host.state is HostState.BUILT:
             host.become(HostState.LAYING_OUT)
             self.driver.send(host.name, LayOut(self.spaces, self._compression))
 
     def count_coded(self, message: FragmentMade, frames: list[Buffer], part: FragmentPart) -> None:
-        """A fragment has been read: how many bytes its observations were on the wire."""
+        """Count how many bytes the observations of a fragment were on the wire."""
         for coding in message.codings:
             frame = frames[message.names.index(coding.name)]
             self._ledger.count_coded(part.arrays[coding.name].nbytes, len(frame))
@@ -236,7 +236,7 @@ class Hosts:
     # Ending.
 
     def replace(self, host: RemoteHost, delay_s: float = 0.0) -> RemoteHost:
-        """Have another host in a host's place, to be started by :meth:`start_due` after a delay."""
+        """Put another host in this one's place; :meth:`start_due` starts it after the delay."""
         self.dismiss(host)
         successor = host.successor(time.monotonic() + delay_s)
         with self.driver:
@@ -247,11 +247,11 @@ class Hosts:
         return successor
 
     def start_due(self) -> Iterator[tuple[RemoteHost, str]]:
-        """Start the replacements whose time has come; those that cannot be, and why."""
+        """Start the replacements that are due; yields those that cannot be started, and why."""
         for host in [host for host in self._waiting if time.monotonic() >= host.started_at]:
             self._waiting.remove(host)
             try:
-                # An engine may take its time for that: joins and pulls are served meanwhile.
+                # An engine may take a while for this; joins and pulls are served meanwhile.
                 self._start([host])
             except (OSError, StartupError) as error:
                 yield host, f"it cannot be started: {error}"
@@ -263,7 +263,7 @@ class Hosts:
         with self.driver:
             takes_leave = bool(host.leaving) and self.launcher.enrols
             if takes_leave:
-                # Nobody else can end it.
+                # Nothing else can end it.
                 self.driver.send(host.name, Close(0.0))
             if host.state is not HostState.LOST:
                 host.become(HostState.LOST)
@@ -274,7 +274,7 @@ class Hosts:
         self.launcher.stop([host.name])
 
     def whereabouts(self, host: RemoteHost) -> str:
-        """A host: its machine and process, or what its engine says about it."""
+        """Where a host is: its machine and process, or what its engine says about it."""
         if host.hello is not None:
             return host.whereabouts()
         reason = self.watch.reason_of(host.name)
@@ -282,12 +282,12 @@ class Hosts:
         return f"{host.name} (has not reached {self.address}{engine})"
 
     def log_tail(self, host: RemoteHost) -> str:
-        """The end of the host's log, headed, or nothing."""
+        """The end of the host's log under a heading, or nothing."""
         log = self.launcher.logs(host.name).strip()
         return f"\nThe end of the log of {host.name}:\n{log}" if log else ""
 
     def close(self, grace_s: float) -> None:
-        """Let envs close for ``grace_s``, then end all hosts and clean up."""
+        """Give envs ``grace_s`` to close, then end all hosts and clean up."""
         self.watch.close()
         alive = [host for host in self.all if host.state is not HostState.LOST]
         with self.driver:
@@ -297,7 +297,7 @@ class Hosts:
             self.reception.dismiss_spares()
         if self.watch.is_alive():
             self.watch.join()
-        # One that has not come has no envs to close, and cannot be told to.
+        # One that has not joined has no envs to close, and cannot be told to.
         self.launcher.stop([host.name for host in alive if host.hello is None])
         self.launcher.stop([host.name for host in alive if host.hello is not None], grace_s)
         self.driver.close()

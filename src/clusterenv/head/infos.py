@@ -1,4 +1,4 @@
-"""What envs said besides their rows, kept until the caller takes it, merged as Gymnasium does."""
+"""Infos of envs, kept until the caller takes them, and merged as Gymnasium does."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ AddInfo = Callable[[dict[str, Any], dict[str, Any], int], dict[str, Any]]
 
 
 class Infos:
-    """Infos of slots, by slot, by name or in arrays, in the order in which they came.
+    """Infos by slot, by name or in arrays, in order of arrival.
 
-    Infos that do not fit together are an error, as with Gymnasium. Where hosts are not
-    ``trusted``, one of them could cause that for all, and nobody knows which: there what does not
-    fit becomes an array of objects.
+    Infos that do not fit together are an error, as in Gymnasium. If hosts are not ``trusted``, one
+    of them could cause this error for all, and nobody could tell which; there, infos that do not
+    fit become arrays of objects.
     """
 
     def __init__(self, num_envs: int, trusted: bool = True) -> None:
@@ -30,10 +30,10 @@ class Infos:
         self._by_name: list[InfosByName] = []
         self._batched: list[BatchedInfos] = []
         self.reward_dtype: np.dtype[Any] | None = None
-        """The dtype that VectorEnvs have for their rewards, where it is not float64."""
+        """The dtype of the VectorEnvs' rewards, if it is not float64."""
 
     def put(self, infos: list[Info] | InfosByName | BatchedInfos, slots: Sequence[int]) -> None:
-        """Take what a worker says of its ``slots``."""
+        """Take a worker's infos of its ``slots``."""
         if not _are_of(infos, slots):
             raise ProtocolError("a reply has infos of other slots")
         if isinstance(infos, BatchedInfos):
@@ -50,18 +50,18 @@ class Infos:
             self._batched.append(infos)
 
     def note(self, slot: int, info: dict[str, Any]) -> None:
-        """What the head itself has to say of a slot."""
+        """Add an info of the head's own for a slot."""
         self._by_slot.append((slot, info))
 
     def forget(self) -> None:
-        """Drop the infos of what was abandoned."""
+        """Drop the infos of abandoned requests."""
         self._by_slot, self._by_name, self._batched = [], [], []
 
     def take(self, add_info: AddInfo) -> dict[str, Any]:
-        """Merge the infos so far in slot order, with ``add_info``."""
+        """Merge the infos so far, in slot order, with ``add_info``."""
         if not (self._by_slot or self._by_name or self._batched):
             return {}
-        # Taken first: infos that do not fit together must not come again with the next step.
+        # Taken first: infos that do not fit together must not come back at the next step.
         by_slot, by_name, batched = self._by_slot, self._by_name, self._batched
         self.forget()
         is_gymnasiums = getattr(add_info, "__func__", None) is VectorEnv._add_info
@@ -77,7 +77,7 @@ class Infos:
         return self._merge(others, add_info, self._num_envs, merged)
 
     def take_of(self, slots: Sequence[int]) -> dict[str, Any]:
-        """Merge the infos of some slots (ascending), a row for each of them; keep the others."""
+        """Merge the infos of some slots (ascending), one row each; keep the others."""
         if not (self._by_slot or self._by_name or self._batched):
             return {}
         batched = self._take_batched(np.asarray(slots)) if self._batched else []
@@ -95,7 +95,7 @@ class Infos:
         return self._merge(by_row, _Merger(len(slots))._add_info, len(slots), merged)
 
     def _take_others(self, slots: Sequence[int]) -> tuple[list[Info], list[InfosByName]]:
-        """What is wanted of the infos by slot and by name; those of other slots stay."""
+        """The wanted infos by slot and by name; those of other slots stay."""
         if not (self._by_slot or self._by_name):
             return [], []
         ours = frozenset(slots)
@@ -121,7 +121,7 @@ class Infos:
             return {**(merged or {}), **merge_by_force(infos, num_rows)}
 
     def _take_batched(self, slots: Array) -> list[tuple[BatchedInfos, Array]]:
-        """What VectorEnvs said of these slots, with their rows; what they said of others stays."""
+        """The VectorEnvs' infos of these slots, with their rows; those of other slots stay."""
         taken, kept = [], []
         for part in self._batched:
             rows = np.searchsorted(slots, part.slots)
@@ -136,7 +136,7 @@ class Infos:
 
 
 def _are_of(infos: list[Info] | InfosByName | BatchedInfos, slots: Sequence[int]) -> bool:
-    """Whether they are of no others than these slots (ascending)."""
+    """Whether they are infos of these slots (ascending) only."""
     if isinstance(infos, list):
         return frozenset(slots).issuperset(slot for slot, _ in infos)
     first, last = slots[0], slots[-1]
@@ -148,9 +148,9 @@ def _are_of(infos: list[Info] | InfosByName | BatchedInfos, slots: Sequence[int]
 def _add_batched(
     parts: Sequence[tuple[BatchedInfos, Array]], others: Sequence[Info], num_rows: int
 ) -> dict[str, Any] | None:
-    """What VectorEnvs said, merged, for ``others`` to be added; None if they do not fit together.
+    """Merge the VectorEnvs' infos, for ``others`` to be added; None if they do not fit together.
 
-    What is said twice under one name has to be merged row by row.
+    Infos that share a name have to be merged row by row.
     """
     merged = merge(parts, num_rows)
     names = {name for _, info in others for name in info}
@@ -169,16 +169,16 @@ def _spread(groups: Sequence[InfosByName] | Sequence[BatchedInfos]) -> list[Info
 def _merge(
     infos: list[Info], add_info: AddInfo, merged: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Into one dict, row by row: the first value decides the dtype of its array."""
+    """Merge into one dict, row by row: the first value decides the dtype of its array."""
     merged = {} if merged is None else merged
-    # Stable: a slot's own infos stay in the order in which they were made.
+    # Stable: infos of the same slot stay in the order in which they were made.
     for row, info in sorted(infos, key=lambda pair: pair[0]):
         merged = add_info(merged, info, row)
     return merged
 
 
 def merge_by_force(infos: Sequence[Info], num_rows: int) -> dict[str, Any]:
-    """As Gymnasium does, name by name; as objects what does not fit, or has an odd name."""
+    """Merge as Gymnasium does, name by name; what does not fit becomes an array of objects."""
     by_name: dict[str, list[tuple[int, Any]]] = {}
     for row, info in sorted(infos, key=lambda pair: pair[0]):
         for name, value in info.items():
@@ -186,7 +186,7 @@ def merge_by_force(infos: Sequence[Info], num_rows: int) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for name, values in by_name.items():
         if name.startswith("_") and name[1:] in by_name:
-            continue  # that is where the mask of the other goes
+            continue  # the mask of the other name goes there
         try:
             alone = _merge([(row, {name: value}) for row, value in values], _add(num_rows))
         except Exception:
@@ -219,7 +219,7 @@ def _are_alike(groups: Sequence[InfosByName]) -> bool:
 def _merge_by_name(
     groups: Sequence[InfosByName], num_rows: int, rows: Sequence[Array]
 ) -> dict[str, Any]:
-    """What :func:`_merge` would make of these, which are alike, with Gymnasium's ``_add_info``."""
+    """What :func:`_merge` with Gymnasium's ``_add_info`` would make of these groups, all alike."""
     merged: dict[str, Any] = {}
     has_it = np.zeros(num_rows, np.bool_)
     has_it[np.concatenate(rows)] = True

@@ -1,4 +1,4 @@
-"""Takes in what hosts tell: rows, fragments, values, errors, losses."""
+"""Takes in the events of hosts: rows, fragments, values, errors, losses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from clusterenv.protocol.fragments import FragmentPart
 from clusterenv.protocol.requests import Act, Collect, CountTime, Reset, Step
 from clusterenv.wire.reply_checks import check_values
 
-# What is asked again, or made up for, where a worker is lost; other calls fail.
+# What is asked again or made up for when a worker is lost; other calls fail.
 _FORGIVEN = Reset | Step | Act | Collect | CountTime
 
 
@@ -52,8 +52,8 @@ class Intake:
         self._fleet.wake()
 
     def pump(self, timeout_s: float) -> None:
-        """Wait for something to happen, and take it in."""
-        # What was received must be taken in: Ctrl-C may end the wait, but not before that.
+        """Wait for events, and take them in."""
+        # Ctrl-C may end the wait, but what was received must be taken in first.
         with self._uninterrupted:
             for host, event in self._fleet.events(timeout_s):
                 try:
@@ -120,7 +120,7 @@ class Intake:
             self.fragments.drop_moved(deal.moved)
             lost = Lost(deal.moved, lost.reason, lost.obituary, (*lost.voided, *deal.voided))
         if host not in self._fleet.hosts:
-            # What it did last says nothing about who acts now.
+            # Its last measurement says nothing about the host that acts now.
             self._drift.forget(host)
         missing = self._recovery.lost(lost.slots, lost.voided, in_vain=lost.in_vain)
         self.fragments.put_missing(missing)
@@ -133,7 +133,7 @@ class Intake:
             )
 
     def dealt(self, deal: Deal | None) -> None:
-        """Slots were dealt anew: what they were doing is lost."""
+        """Recover slots that were dealt anew: what they were doing is lost."""
         if deal is not None:
             self.fragments.drop_moved(deal.moved)
             self.fragments.put_missing(self._recovery.lost(deal.moved, deal.voided))

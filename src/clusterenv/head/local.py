@@ -31,7 +31,7 @@ _TICK_S = 1.0
 
 
 class LocalStart:
-    """What there is of a local fleet before the spaces are known."""
+    """A local fleet before the spaces are known."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class LocalStart:
 
     @property
     def descriptions(self) -> list[tuple[int, Description]]:
-        """How many slots there are of each kind, in slot order, and what is known of them."""
+        """How many slots there are of each kind, in slot order, and their description."""
         read = description_reader(trusted=True)
         return [(count, read(data, count)) for count, data in self._building.descriptions]
 
     @property
     def warnings(self) -> list[tuple[str, str, str]]:
-        """Worker, category and text of what workers warned of while they built their envs."""
+        """Worker, category and text of the warnings issued while workers built their envs."""
         return self._building.take_warnings()
 
     @property
@@ -84,11 +84,11 @@ class LocalStart:
         return self._workers.stopwatch
 
     def lay_out(self, spaces: Spaces, rule: SyncRule, ready: list[int]) -> LocalHost:
-        """The host, whose workers are getting ready for work."""
+        """Create the host; its workers are still getting ready."""
         return LocalHost(NAME, self._workers, self._plan, spaces, rule, ready, queues_ahead=True)
 
     def close(self, grace_s: float) -> None:
-        """End the workers; let envs close for ``grace_s`` first."""
+        """End the workers; first give envs ``grace_s`` to close."""
         self._workers.close(grace_s)
 
 
@@ -104,17 +104,17 @@ class LocalFleet:
 
     @property
     def results(self) -> ResultRows:
-        """The results of all slots, a row each: workers write to them directly."""
+        """The results of all slots, one row each; workers write to them directly."""
         rows = self._host.rows
         return rows.results
 
     @property
     def has_core_to_spare(self) -> bool:
-        """Whether workers leave the head a core."""
+        """Whether the workers leave the head a core."""
         return self._start.may_spin
 
     def step_at_once(self, step: Step, actions: Array) -> bool:
-        """Step every slot and wait, where that is possible without further ado; else False."""
+        """Step every slot and wait, if that needs nothing special; else False."""
         is_done = self._host.step_again(step, actions)
         if is_done:
             self._num_steps += 1
@@ -122,19 +122,19 @@ class LocalFleet:
 
     @property
     def is_in_lockstep(self) -> bool:
-        """Whether :meth:`step_at_once` has begun something that it could not end."""
+        """Whether :meth:`step_at_once` has begun a step that it could not finish."""
         return self._host.is_in_lockstep
 
     def wait_for_parts(self, num_slots: int, timeout_s: float) -> bool:
-        """Wait until so many slots are ready; False if there is something else to hear or do."""
+        """Wait until this many slots are ready; False if something else must be handled first."""
         return self._host.wait_for_parts(num_slots, timeout_s)
 
     def events(self, timeout_s: float) -> Iterator[tuple[Host, Event]]:
-        """Wait for something to happen, and give what it means."""
+        """Wait for something to happen, and yield the events."""
         host = self._host
         for event in host.events(timeout_s):
             if isinstance(event, PullWanted):
-                # A copy into shared memory, and no more.
+                # Handing over is only a copy into shared memory.
                 newest = self._publisher.hand_over(host.name, event)
                 vector = newest.snapshot.vector
                 host.take_weights(newest.policy, newest.version, vector, event.cause, len(vector))
@@ -154,7 +154,7 @@ class LocalFleet:
         return self._host.workers
 
     def survey(self) -> tuple[Presence, ...]:
-        """The host, which is on this machine and in this process."""
+        """The one host, on this machine and in this process."""
         host, workers = self._host, self.workers
         num_rows = self._num_steps * len(host.slots) + self._num_rows + host.num_silent_rows
         state = "ready" if host.is_ready else "joining"
@@ -177,32 +177,32 @@ class LocalFleet:
         return self._start.stopwatch
 
     def wake(self) -> None:
-        """End a wait; may be called by any thread."""
+        """End a wait; may be called from any thread."""
         self._host.wake()
 
     def check_acted(self, rows: Rows, acted: Any) -> None:
-        """This process's own workers are believed."""
+        """Check nothing: this process trusts its own workers."""
 
     def blame(self, host: Host, event: Event, error: Exception) -> None:
-        """Something is wrong here, not with a peer."""
+        """Raise the error: it is this process's own, not a peer's."""
         raise error
 
     def accuse(self, host: str, policy_id: int, error: Exception) -> bool:
-        """Nor is it here."""
+        """False: an error is never a peer's fault here."""
         return False
 
     def welcome_arrivals(self) -> Deal | None:
-        """Nobody comes later."""
+        """None: no host joins later."""
         return None
 
     def rebalance(self, speeds: Sequence[float]) -> Deal:
-        """There is nobody to deal slots to."""
+        """Deal nothing: there is only one host."""
         return Deal((), ())
 
     def do_without(self, host: Host) -> Deal | None:
-        """There is nobody else."""
+        """None: there is no other host."""
         return None
 
     def close(self, grace_s: float) -> None:
-        """End everything; let envs close for ``grace_s`` first."""
+        """End everything; first give envs ``grace_s`` to close."""
         self._start.close(grace_s)

@@ -1,6 +1,6 @@
-"""What the user hears of lost workers and hosts, as it happens: in the log, and in the ledger.
+"""Reports of lost workers and hosts to the user, as they happen: in the log and in the ledger.
 
-Records of the logger ``clusterenv`` at level WARNING: without any settings Python prints them.
+They are records of the logger ``clusterenv`` at level WARNING, which Python prints by default.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _LONGEST_LINE = 500
 
 
 class LossReports:
-    """One warning for each loss; many at once are counted after the first few.
+    """One warning for each loss; if there are many, only the first few are printed.
 
     Args:
         ledger: Where every loss is recorded.
-        clock: What tells the time.
+        clock: Returns the time.
     """
 
     def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,21 +35,21 @@ class LossReports:
         self._spent_by: set[int] = set()
 
     def note(self, host: str, lost: Lost) -> None:
-        """A worker of this host was lost, or the host itself."""
+        """Report that a worker of this host was lost, or the host itself."""
         if not lost.who:
-            return  # it was told of before
+            return  # it was reported before
         worker = "" if lost.who == host else lost.who
         self._ledger.record_loss(host, worker, lost.slots, lost.slot, harmless(lost.reason))
         if not lost.error:
-            # Else the user gets an error with all of that in it, or hears who takes its place.
+            # Otherwise the user gets an error with all of it, or is told who takes over.
             self.warn(host, lost.obituary, "; its slots start over in a replacement")
 
     def is_to_blame(self, slot: int | None) -> bool:
-        """A worker has no restarts left, whose env of this slot was running when it was lost.
+        """Judge the env of this slot, which ran when a worker with no restarts left was lost.
 
         Returns:
-            Whether that happened before, on another host: then it is the env's fault, and there is
-            no point in trying a third.
+            Whether that happened before, on another host. Then it is the env's fault, and trying a
+            third host is pointless.
         """
         if slot is None:
             return False
@@ -58,12 +58,12 @@ class LossReports:
         return is_known
 
     def warn(self, host: str, text: str, then: str = "") -> None:
-        """Tell the user, unless there was too much to tell within the last minute.
+        """Warn the user, unless there were too many warnings within the last minute.
 
         Args:
-            host: Whose trouble it is.
-            text: A line that says what happened, and perhaps the end of a log below it.
-            then: What the line goes on with.
+            host: The host that the warning is about.
+            text: A line that says what happened, perhaps followed by the end of a log.
+            then: Appended to that line.
         """
         self._ledger.record_warning(_clean(host, text, then))
         now = self._clock()
@@ -76,11 +76,11 @@ class LossReports:
         _log.warning("%s", _clean(host, text, f"{then}{self._untold()}"))
 
     def keep(self, warned: WorkerWarned) -> None:
-        """A worker has warned of something, of which the user hears in another way."""
+        """Record a worker's warning, which the user gets in another way."""
         self._ledger.record_warning(_clean(warned.worker, warned.text))
 
     def _untold(self) -> str:
-        """What there is to say of warnings that were, or may be, left out."""
+        """A note about warnings that were, or may be, left out."""
         num_untold, self._num_untold = self._num_untold, 0
         before = f" ({num_untold} warnings before this one were left out)" if num_untold else ""
         if len(self._told) < _MOST_PER_MINUTE:
@@ -89,24 +89,24 @@ class LossReports:
 
 
 def _clean(who: str, text: str, then: str = "") -> str:
-    """Whose trouble it is, what happened, and the end of the log below that."""
+    """The host, what happened, and below it the end of the log."""
     what, _, log = text.partition("\n")
     where = "" if what.startswith(who) else f"{who}: "
     return "\n".join([f"{where}{_cut(what, 4 * _LONGEST_LINE)}{then}", *_last_lines(log)])
 
 
 def _last_lines(log: str) -> list[str]:
-    """Its heading, and the end of it."""
+    """The log's heading and last lines."""
     heading, *lines = log.splitlines() or [""]
     kept = [heading, *lines[-_MOST_LINES:]] if heading else []
     return [_cut(line, _LONGEST_LINE) for line in kept]
 
 
 def harmless(text: str) -> str:
-    """What a host says, line by line, without what a terminal would obey."""
+    """A host's text, line by line, without terminal control characters."""
     return "\n".join(_cut(line, len(line)) for line in text.split("\n"))
 
 
 def _cut(line: str, length: int) -> str:
-    """The beginning of a line, without what a terminal would obey."""
+    """The beginning of a line, without terminal control characters."""
     return "".join(c if c.isprintable() or c == "\t" else "?" for c in line[:length])

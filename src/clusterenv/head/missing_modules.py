@@ -1,4 +1,4 @@
-"""A module that is here and not on a worker: why that is so, and what to do."""
+"""Explains why a module is present here and missing on a worker, and what to do."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _NO_MODULE = re.compile(r"No module named '([^\W\d]\w*(?:\.[^\W\d]\w*)*)'")
 
 
 def explain(text: str, whereabouts: str) -> str:
-    """What to do about a ModuleNotFoundError with this text; nothing if we know no better."""
+    """What to do about a ModuleNotFoundError with this text; empty if we cannot add anything."""
     match = _NO_MODULE.search(text)
     if match is None:
         return ""
-    # Looked up, not imported: a worker cannot make the head import anything.
+    # Looked up, not imported: a worker must not make the head import anything.
     name, spec = match[1], locate(match[1])
     if spec is None:
         return ""

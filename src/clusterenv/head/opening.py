@@ -1,4 +1,4 @@
-"""From settings to a running session: workers build envs, everybody agrees, rows are laid out."""
+"""From settings to a running session: build envs, agree on spaces, lay out rows."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ from clusterenv.wire.reply_checks import ReplyChecks
 
 _TICK_S = 1.0
 _NUM_HASH_SEEDS = 1 << 32
-# What travels as text has no infinity.
+# Infinity cannot travel as text.
 _LONGEST_S = 1e9
 
 
 def open_session(settings: Settings, ledger: Ledger) -> tuple[Session, AgreedSpaces]:
-    """A session that is ready for work; nothing is left behind if that fails."""
+    """Open a session that is ready for work; nothing is left behind if that fails."""
     packer = Packer(elsewhere=not settings.launcher.trusted)
     if not isinstance(settings.launcher, InProcessLauncher):
         ledger.hash_seed = choose_hash_seed(os.environ.get("PYTHONHASHSEED", ""))
@@ -64,7 +64,7 @@ def open_session(settings: Settings, ledger: Ledger) -> tuple[Session, AgreedSpa
 
 @dataclass(frozen=True)
 class Opening:
-    """What it takes to open a session."""
+    """What opening a session needs."""
 
     settings: Settings
     packer: Packer
@@ -73,13 +73,13 @@ class Opening:
     reports: LossReports
 
     def local(self) -> tuple[Session, AgreedSpaces]:
-        """With a host in this process."""
+        """Open it with a host in this process."""
         settings = self.settings
         num_workers = settings.num_workers or min(cores(), settings.num_envs)
         starter, spins = starter_for(settings, self.ledger.hash_seed)
         plan = self._plan(range(settings.num_envs))
         limits = worker_limits(settings.limits)
-        # Threads of an engine want all cores: whoever looks again and again has one of them.
+        # An engine's threads want all cores: a waiter that spins would take one from them.
         has_core = cores() > num_workers and not isinstance(settings.backend, ThreadedBackend)
         may_spin = spins and has_core
         start = LocalStart(num_workers, starter, limits, may_spin, plan, self._tell)
@@ -96,7 +96,7 @@ class Opening:
             raise
 
     def remote(self) -> tuple[Session, AgreedSpaces]:
-        """With hosts behind sockets."""
+        """Open it with hosts behind sockets."""
         settings, limits = self.settings, self.settings.limits
         hosts = Hosts(
             settings.launcher,
@@ -135,7 +135,7 @@ class Opening:
         self.reports.warn(LOCAL_HOST, stuck.text)
 
     def _plan(self, slots: range) -> Plan:
-        """What the host of these slots is to run."""
+        """What the host of these slots runs."""
         settings, packer = self.settings, self.packer
         return Plan(
             slots.start,
@@ -197,24 +197,24 @@ def _wait_until_ready(session: Session, host: LocalHost, timeout_s: float) -> No
 
 
 def workers_by_host(settings: Settings) -> list[int | None]:
-    """How many workers each host runs; None: as many as it has cores."""
+    """How many workers each host runs; None for one per core."""
     num_hosts, per_host = settings.launcher.num_hosts, settings.launcher.workers_per_host
     if settings.num_workers is None:
         return [per_host] * num_hosts
-    # As many as asked for, dealt evenly: each host has at least one.
+    # As many as requested, dealt evenly; each host has at least one.
     return list(shares(max(settings.num_workers, num_hosts), [1.0] * num_hosts))
 
 
 def choose_hash_seed(own: str) -> int:
     """The hash seed of all workers: the head's own if it has one, else one for this run."""
-    # "random", which Python takes too, is not the same for all of them.
+    # Python also accepts "random", but then each of them would get another seed.
     if own.isdecimal() and int(own) < _NUM_HASH_SEEDS:
         return int(own)
     return 1 + secrets.randbelow(_NUM_HASH_SEEDS - 1)
 
 
 def starter_for(settings: Settings, hash_seed: int | None) -> tuple[Starter, bool]:
-    """How workers of this machine come to be, and whether waiting for them may spin."""
+    """How to start workers on this machine, and whether waiting for them may spin."""
     launcher: Any = settings.launcher
     if isinstance(launcher, InProcessLauncher):
         return ThreadStarter(), False
@@ -223,7 +223,7 @@ def starter_for(settings: Settings, hash_seed: int | None) -> tuple[Starter, boo
 
 
 def worker_limits(limits: Limits) -> WorkerLimits:
-    """What of the limits concerns workers."""
+    """The part of the limits that concerns workers."""
     return WorkerLimits(
         limits.startup_timeout_s,
         limits.step_timeout_s,
@@ -236,7 +236,7 @@ def worker_limits(limits: Limits) -> WorkerLimits:
 
 
 def packed_spaces(spaces: AgreedSpaces) -> Spaces:
-    """The spaces as hosts get them."""
+    """The spaces in the form in which hosts get them."""
     return Spaces(
         pack(space_to_plain(spaces.single_observation_space), allow_pickle=True),
         pack(space_to_plain(spaces.single_action_space), allow_pickle=True),

@@ -1,6 +1,6 @@
-"""What the head's own copy of a policy gives: each host is compared with that, never with others.
+"""What the head's own copy of a policy returns: the standard that each host's answers must meet.
 
-Whoever answers first would otherwise decide what is right, and could have the others blamed.
+If hosts were compared with each other, the first to answer would decide what is right.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_TRIES = 8
 _KEPT = 16
 
 Observe = Callable[[], list[Array]]
-"""Gives some observations, a row each, by leaf."""
+"""Returns some observations, one row each, by leaf."""
 
 
 class OwnPolicies:
@@ -38,8 +38,8 @@ class OwnPolicies:
 
     Args:
         publisher: Has the policies.
-        observation_space: Of one env.
-        action_space: Of one env.
+        observation_space: That of one env.
+        action_space: That of one env.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class OwnPolicies:
         self._publisher = publisher
         self._observation_space = observation_space
         self._leaves, self._action_leaves = leaves_of(observation_space), leaves_of(action_space)
-        # By policy, in the order in which they came; None: it cannot act here.
+        # By policy, in order of arrival; None if it cannot act here.
         self._kinds: dict[int, Kinds | None] = {}
         self._tries: dict[int, int] = {}
 
@@ -57,9 +57,9 @@ class OwnPolicies:
         return self._kinds.get(policy_id) is not None
 
     def kinds_of(self, policy_id: int, observe: Observe) -> Kinds | None:
-        """What a row is of each array that this policy makes; None if it cannot act here.
+        """Shape and dtype of a row of each array this policy makes; None if it cannot act here.
 
-        It acts on what ``observe`` gives, or on zeros or on samples of the space, if it raises.
+        It acts on what ``observe`` returns or, if it raises, on zeros, or on samples of the space.
         """
         if policy_id not in self._kinds:
             found = self._try(policy_id, observe)
@@ -82,7 +82,7 @@ class OwnPolicies:
         with _undisturbed():
             for given in (observe, self._zeros, self._samples):
                 try:
-                    # A fresh one each time: it may have got stuck halfway.
+                    # A fresh copy each time: the last one may have stopped halfway.
                     return self._acts_on(pickle.loads(introduced.policy), given())
                 except Exception as error:  # the user's code, on what may be nonsense
                     _log.debug("policy %d does not act at the head: %r", policy_id, error)
@@ -95,7 +95,7 @@ class OwnPolicies:
         return {name: (array.shape[1:], array.dtype) for name, array in self._named(acted, count)}
 
     def _named(self, acted: Acted, count: int) -> Iterator[tuple[str, Array]]:
-        """All arrays that it made, under the names that they have in a fragment."""
+        """All arrays that it made, under their names in a fragment."""
         for index, leaf in enumerate(self._action_leaves):
             yield f"actions/{index}", np.asarray(leaf.of(acted.actions))
         distribution = {} if acted.distribution is None else acted.distribution.arrays()
@@ -117,7 +117,7 @@ class OwnPolicies:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Nobody notices what happens here: not by random numbers that are drawn, nor by warnings."""
+    """Leave no trace: restore the random states, and suppress warnings."""
     numbers, numpys = random.getstate(), np.random.get_state()
     torch = sys.modules.get("torch")
     torchs = None if torch is None else torch.get_rng_state()

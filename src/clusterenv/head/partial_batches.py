@@ -12,18 +12,18 @@ from clusterenv.arrays import Array
 from clusterenv.head.session import Session
 from clusterenv.plain.spaces import pick_rows
 
-# A worker with two parts of its slots steps one while the other's actions are computed. Where a
-# batch takes no longer than this, the second answer costs more than the waiting that it saves.
+# A worker with two parts of its slots steps one while the other's actions are computed. If a batch
+# takes no longer than this, the second answer costs more than the waiting that it saves.
 _WORTH_PARTS_S = 2e-4
-# And this where workers have all cores: then whoever waits gives the head one.
+# The same where workers occupy all cores: a waiting worker then gives its core to the head.
 _WORTH_PARTS_IN_A_CROWD_S = 5e-3
-# Not far below, parts are given up: where they cost most, they make batches take almost that long.
+# Parts are given up only well below: where they cost most, batches with parts take almost as long.
 _GIVE_UP_BELOW = 0.85
 _SMOOTHING = 0.1
 
 
 def check_for_vector_envs(batch_size: int, worker_sizes: Sequence[int]) -> None:
-    """Raise if workers that step all of their envs together cannot fill such batches."""
+    """Raise if workers that step all of their envs together cannot fill batches of this size."""
     is_partial, largest = batch_size < sum(worker_sizes), max(worker_sizes)
     if is_partial and (len(set(worker_sizes)) > 1 or batch_size % largest):
         raise ValueError(
@@ -38,10 +38,10 @@ class PartialBatches:
     def __init__(self, session: Session, batch_size: int) -> None:
         self._session, self._batch_size = session, batch_size
         # What the user has: the last batch, as long as nothing of it was sent, and all other slots.
-        # A batch that is sent back as it came, before the next, costs no set anything.
+        # A batch that is sent back as it came, before the next one, then needs no work on the set.
         self._last: list[int] = []
         self._received: set[int] = set()
-        # As many as there are batches under way.
+        # As many parts as batches under way.
         steps_together = session.agreed.steps_together
         self._most_parts = 1 if steps_together else -(-session.num_envs // batch_size)
         has_core = session.fleet.has_core_to_spare
@@ -76,7 +76,7 @@ class PartialBatches:
         """Wait for the first ``batch_size`` slots that are ready."""
         if self._is_to_join_parts:
             self._is_to_join_parts = False
-            # For a while only: what is ready then is taken worker by worker.
+            # Only for a while: what is ready then is taken worker by worker.
             self._session.gather(self._num_under_way, self._worth_parts_s)
         self._received.update(self._last)
         self._last = slots = self._session.take_ready(self._batch_size)
@@ -85,7 +85,7 @@ class PartialBatches:
 
     def _note_time(self) -> None:
         now = time.perf_counter()
-        # A reset or an update of the policy between two batches is no slow batch.
+        # The time of a reset or a policy update between two batches must not count as a slow batch.
         seconds = min(now - self._received_at, 4 * self._worth_parts_s)
         self._seconds_per_batch += _SMOOTHING * (seconds - self._seconds_per_batch)
         self._received_at = now
@@ -95,8 +95,8 @@ class PartialBatches:
         if self._seconds_per_batch > self._worth_parts_s:
             self._num_parts = self._most_parts
         elif self._num_parts > 1 and self._is_quick:
-            # The parts of a worker come back at different times: wait for all of them once, but
-            # not for those that take long.
+            # The parts of a worker come back at different times: wait once for all of them, but not
+            # for those that take long.
             self._num_parts, self._is_to_join_parts = 1, True
 
     @property
@@ -104,7 +104,7 @@ class PartialBatches:
         return self._seconds_per_batch < _GIVE_UP_BELOW * self._worth_parts_s
 
     def check(self, slots: list[int]) -> None:
-        """Raise if these are not slots that the user has, each named once."""
+        """Raise unless these are slots that the user holds, each named once."""
         if slots == self._last:
             return
         distinct, num_envs = set(slots), self._session.num_envs
@@ -122,7 +122,7 @@ class PartialBatches:
         )
 
     def send(self, slots: list[int], actions: Array | list[Any]) -> None:
-        """Step these slots, in any order, with an action each."""
+        """Step these slots, in any order, with one action each."""
         if slots == self._last:
             self._last = []
             self._session.step(slots, actions, self._num_parts, together=False)

@@ -1,4 +1,4 @@
-"""What a remote host was asked and has not answered."""
+"""What a remote host was asked and has not answered yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterenv.protocol.requests import Act, AnyRequest, Collect, Reset, Step
 
 
 class Pending:
-    """Requests under way, each with the slots that are still to be answered for."""
+    """Requests under way, each with the slots that are still unanswered."""
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[AnyRequest, set[int]]] = {}
@@ -25,12 +25,12 @@ class Pending:
         return not self._open
 
     def add(self, request: AnyRequest) -> None:
-        """The host was asked for this."""
+        """Note a request to the host."""
         self._open[request.request] = request, set(request.slots)
         self._asked_at[request.request] = time.monotonic()
 
     def rows(self, slots: Sequence[int]) -> list[tuple[AnyRequest, Sequence[int]]]:
-        """Which requests rows of these slots would answer, slot by slot; see :meth:`done`."""
+        """The requests that rows of these slots would answer, slot by slot; see :meth:`done`."""
         answered: list[tuple[AnyRequest, Sequence[int]]] = []
         missing = set(slots)
         for request, left in self._open.values():
@@ -45,7 +45,7 @@ class Pending:
         return answered
 
     def done(self, answered: Iterable[tuple[AnyRequest, Iterable[int]]]) -> None:
-        """These requests have been answered for these slots."""
+        """Note that these requests have been answered for these slots."""
         for request, slots in answered:
             _, left = self._open[request.request]
             left.difference_update(slots)
@@ -53,7 +53,7 @@ class Pending:
                 del self._open[request.request], self._asked_at[request.request]
 
     def answered(self, number: int, slots: Sequence[int], *kinds: type) -> AnyRequest:
-        """The host has answered this request, which must be one of ``kinds``, for these slots."""
+        """Note an answer to this request, which must be one of ``kinds``, for these slots."""
         request = self._find(number, slots)
         if kinds and not isinstance(request, kinds):
             raise ProtocolError(f"another kind of answer than {type(request).__name__} needs")
@@ -61,11 +61,11 @@ class Pending:
         return request
 
     def collected(self, answers: Iterable[tuple[int, Sequence[int]]]) -> None:
-        """One fragment has answered these requests, for these slots of each."""
+        """Note one fragment that answers these requests, for these slots of each."""
         self.done([(self._find(number, slots), slots) for number, slots in answers])
 
     def collects_of(self, answers: Iterable[tuple[int, Sequence[int]]]) -> list[Collect]:
-        """The requests to collect which a fragment of these slots would answer."""
+        """The collect requests that a fragment of these slots would answer."""
         collects = []
         for number, slots in answers:
             collects.append(self.collect_of(number))
@@ -73,7 +73,7 @@ class Pending:
         return collects
 
     def voided(self, parts: Sequence[tuple[int, tuple[int, ...]]]) -> tuple[Voided, ...]:
-        """The host will not answer these requests for these slots."""
+        """Note that the host will not answer these requests for these slots."""
         named = [(number, slot) for number, slots in parts for slot in slots]
         if len(set(named)) != len(named):
             raise ProtocolError("it says twice that it will not answer")
@@ -90,18 +90,18 @@ class Pending:
         return request
 
     def to_be_reset(self) -> set[int]:
-        """The slots that the host was asked to reset, and has not answered for."""
+        """The slots that the host was asked to reset and has not answered for."""
         resets = [left for request, left in self._open.values() if isinstance(request, Reset)]
         return set().union(*resets)
 
     def reopen(self, request: AnyRequest, slots: Iterable[int]) -> None:
-        """What the host answered here was no answer."""
+        """Take back an answer that turned out to be unusable."""
         _, left = self._open.setdefault(request.request, (request, set()))
         left.update(slots)
         self._asked_at.setdefault(request.request, time.monotonic())
 
     def collect_of(self, number: int) -> Collect:
-        """The request to collect with this number."""
+        """The collect request with this number."""
         request = self._open.get(number, (None, None))[0]
         if not isinstance(request, Collect):
             raise ProtocolError(f"a fragment for request {number}, which is none to collect")
@@ -109,16 +109,16 @@ class Pending:
 
     @property
     def oldest_at(self) -> float:
-        """When the host was asked for the oldest of them; never, if there is none."""
+        """When the oldest of them was asked; infinite if there is none."""
         return min(self._asked_at.values(), default=math.inf)
 
     @property
     def all(self) -> list[Voided]:
-        """Each request, with the slots that are still to be answered for."""
+        """Each request, with the slots that are still unanswered."""
         return [Voided(request, tuple(left)) for request, left in self._open.values()]
 
     def void(self) -> tuple[Voided, ...]:
-        """Nothing will be answered any more: what was asked."""
+        """Forget everything, since nothing will be answered any more; returns what it was."""
         voided = tuple(
             Voided(request, tuple(sorted(left))) for request, left in self._open.values()
         )
@@ -127,15 +127,15 @@ class Pending:
         return voided
 
     def begin_now(self) -> None:
-        """The host was not ready before: time counts from now on."""
+        """Count the time from now on: the host was not ready before."""
         self._asked_at = dict.fromkeys(self._open, time.monotonic())
 
     def is_overdue(
         self, step_timeout_s: float, grace_s: float, staffed_at: float = 0.0, more_s: float = 0.0
     ) -> bool:
-        """Whether the host itself must hang: it should have told of a worker that does.
+        """Whether the host itself must hang, since it would have reported a worker that does.
 
-        What was asked before ``staffed_at`` may have waited for a replacement, for ``more_s``.
+        A request made before ``staffed_at`` may also have waited ``more_s`` for a replacement.
         """
         now = time.monotonic()
         for number, (request, _) in self._open.items():

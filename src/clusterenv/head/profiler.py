@@ -1,4 +1,4 @@
-"""Times a run: what the user's thread does here, and what workers do, which their hosts tell."""
+"""Times a run: the user's thread here, and the workers, as their hosts report."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from clusterenv.profile import VARIABLE, Profile, report
 from clusterenv.stopwatch import INFERENCE
 
 _ASK_TIMEOUT_S = 10.0
-# Here the user's thread does not wait for all slots at once.
+# In these calls the user's thread does not wait for all slots at once.
 _NOT_IN_LOCKSTEP = frozenset({"recv", "stream"})
 
 
 def is_profile_wanted() -> bool:
-    """Whether the environment asks for a profile."""
+    """Whether the environment variable asks for a profile."""
     return os.environ.get(VARIABLE, "") not in ("", "0")
 
 
 class Profiler:
-    """Times what happens between ``with`` and its end; then :attr:`result` says where it went.
+    """Times what happens inside ``with``; then :attr:`result` says where the time went.
 
-    Of the workers, those count that were there all along.
+    Only workers that were there all the time count.
     """
 
     def __init__(self, session: Session) -> None:
@@ -53,7 +53,7 @@ class Profiler:
     ) -> None:
         wall_s, seconds = time.perf_counter() - self._began, self._stopwatch.stop()
         if kind is not None:
-            # Whatever has gone wrong is what the user wants to see.
+            # The user wants to see the original error.
             with suppress(Exception):
                 self._session.profile(on=False, timeout_s=0.0)
             return
@@ -80,7 +80,7 @@ class Profiler:
 
     @contextmanager
     def inference(self) -> Iterator[None]:
-        """Count what happens between ``with`` and its end as a forward pass at the head."""
+        """Count what happens inside ``with`` as a forward pass at the head."""
         before = self._stopwatch.begin(INFERENCE)
         try:
             yield
@@ -88,20 +88,20 @@ class Profiler:
             self._stopwatch.begin(before)
 
     def begin_and_tell(self, envs: object) -> Profiler:
-        """Begin; at the end of the run, or of the process, say on standard error what it was."""
+        """Begin, and print the result to standard error when the run or the process ends."""
         self.__enter__()
-        # Whoever forgets its envs without closing them is told as well.
+        # Keeps envs that were never closed alive, so that they are reported too.
         self._kept = envs
         atexit.register(self.tell)
         return self
 
     def tell(self) -> None:
-        """End, and say what it was, once."""
+        """End, and print the result, once."""
         atexit.unregister(self.tell)
         try:
             self.__exit__(None, None, None)
             text = str(self)
-        except Exception as error:  # the run's own end is not to fail for this
+        except Exception as error:  # must not make the end of the run fail
             text = f"no profile: {error!r}"
         print(f"clusterenv profile of run {self._session.run_id}: {text}", file=sys.stderr)
         self._kept = None
@@ -120,8 +120,8 @@ class Profiler:
 def _behind_s(workers: Sequence[dict[str, float]]) -> float:
     """How long, on average, workers waited for slower ones.
 
-    A host knows how long each worker waited for others of the same host. Those of another host they
-    have at least waited for where it was busier all in all.
+    A host knows how long each worker waited for others of the same host. For another host they
+    waited at least as long as it was busier in total.
     """
     idle_s = [worker["idle"] for worker in workers]
     behind_s = sum(worker["behind"] for worker in workers) / len(workers)

@@ -1,4 +1,4 @@
-"""The newest policy: published by the learner's thread, handed out to hosts that pull."""
+"""The newest policy: published by the learner's thread, given to hosts that pull."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Publication:
     policy: TakePolicy
     snapshot: Snapshot
     policy_since: int
-    """The version with which this policy object came."""
+    """The version at which this policy object was first published."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Encoded:
     publication: Publication
     encoding: str
     base: int
-    """The version that a difference starts from."""
+    """The version that a delta starts from."""
     weights: Buffer
 
 
@@ -50,16 +50,16 @@ class Publisher:
         self._ledger, self._encoding, self._packer = ledger, encoding, packer
         self._lock = threading.Lock()
         self.newest: Publication | None = None
-        # Those that were published last, the newest at the end.
+        # The latest ones, the newest last.
         self._introduced: list[tuple[Policy, TakePolicy]] = []
         self._num_introduced = 0
-        # The versions with which another policy object came than the one before.
+        # The versions at which the policy object changed …
         self._first_versions: list[int] = []
-        # … and the ids of those policies: one that comes again has the one that it had.
+        # … and the ids of those policies: one that comes back has its old id.
         self._ids: list[int] = []
-        # By host: what it was sent last, to act with. Used by whoever answers pulls, one at a time.
+        # By host: what it was last sent to act with. Used only by the thread that answers pulls.
         self._held: dict[str, Publication] = {}
-        # The last two that hosts were told of in requests that name their version.
+        # The last two that requests to hosts named by version.
         self._promised: list[Publication] = []
         self._encoded: dict[tuple[int, int], tuple[str, Buffer]] = {}
 
@@ -69,7 +69,7 @@ class Publisher:
         return 0 if self.newest is None else self.newest.version
 
     def policy_of(self, version: int) -> int:
-        """Which policy object: one more with each that was published after another."""
+        """The number of the policy object: one more with each change to another object."""
         return bisect.bisect_right(self._first_versions, version)
 
     def policy_id_of(self, version: int) -> int:
@@ -77,20 +77,20 @@ class Publisher:
         return self._ids[self.policy_of(version) - 1]
 
     def news(self, measured: Measured | None = None) -> Newest:
-        """What hosts are told."""
+        """The news that hosts get."""
         newest = self.newest
         if newest is None:
             return Newest(0, 0)
         return Newest(newest.policy.policy_id, newest.version, measured)
 
     def promise(self) -> None:
-        """Hosts may pull what is newest now by its version, until two others were promised."""
+        """Let hosts pull the newest version by its number, until two others were promised."""
         newest = self.newest
         if newest is not None and newest not in self._promised:
             self._promised = [*self._promised[-1:], newest]
 
     def publish(self, policy: Policy) -> int:
-        """Make the weights of ``policy`` available; bit-equal weights are no new version."""
+        """Make the weights of ``policy`` available; bit-equal weights make no new version."""
         with self._lock:
             newest = self.newest
             snapshot = Snapshot(policy.weights(), self._encoding)
@@ -109,9 +109,9 @@ class Publisher:
             return self.version
 
     def _introduce(self, policy: Policy, snapshot: Snapshot) -> TakePolicy:
-        """What hosts are sent first: the same again where they had it before this one.
+        """What hosts are sent first; for a policy that they had before, the same as then.
 
-        By that workers know whether their recurrent state is of this policy: evaluating another
+        This tells workers whether their recurrent state belongs to this policy: evaluating another
         one between two rollouts must not disturb them.
         """
         layout = encode_layout(snapshot.layout)
@@ -127,12 +127,12 @@ class Publisher:
         return take
 
     def introduced(self, policy_id: int) -> TakePolicy | None:
-        """A policy as hosts get it, if it is one of the last."""
+        """A policy as hosts get it, if it is one of the latest."""
         takes = [take for _, take in self._introduced if take.policy_id == policy_id]
         return takes[0] if takes else None
 
     def hand_over(self, host: str, pull: PullWanted) -> Publication:
-        """For a host in this process: the version that it wants as it is."""
+        """For a host in this process: the version that it wants, unencoded."""
         newest = self._wanted_by(host, pull)
         num_bytes = len(newest.snapshot.vector)
         self._ledger.record_pull(
@@ -170,7 +170,7 @@ class Publisher:
         return Encoded(newest, encoding, starts_from, data)
 
     def _wanted_by(self, host: str, pull: PullWanted) -> Publication:
-        """The version that it names, or a later one of that policy; else the newest."""
+        """The version that it names, or a later one of the same policy; else the newest."""
         newest = self.newest
         assert newest is not None, "a host pulls before anything was published"
         if pull.version:
@@ -197,7 +197,7 @@ class Publisher:
         return self._encoded[key]
 
     def forget(self, host: str) -> None:
-        """``host`` is gone."""
+        """Forget a host that is gone."""
         self._held.pop(host, None)
         self._ledger.forget(host)
 

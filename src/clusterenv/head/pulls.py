@@ -1,4 +1,4 @@
-"""Answers hosts that pull weights; while the user's thread computes, the I/O thread does that."""
+"""Answers hosts that pull weights; while the user's thread computes, the I/O thread does so."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from clusterenv.wire.messages import Pull, Weights
 
 
 class Pulls:
-    """Sends the newest weights, and the policy where a host does not have it. Only while driving.
+    """Sends the newest weights, and the policy if a host does not have it. Only while driving.
 
     Args:
         driver: Sends the answers.
-        publisher: What hosts pull.
+        publisher: Has what hosts pull.
         ledger: Where latencies are recorded.
     """
 
@@ -24,7 +24,7 @@ class Pulls:
         self._driver, self._publisher, self._ledger = driver, publisher, ledger
 
     def answer(self, host: RemoteHost, pull: Pull) -> None:
-        """A host asks for the newest weights."""
+        """Send a host the weights that it asks for."""
         if not 0 <= pull.held <= self._publisher.version:
             raise ProtocolError(f"it holds version {pull.held}, which was never published")
         if self._publisher.newest is None:
@@ -47,10 +47,10 @@ class Pulls:
         self._driver.send(host.name, weights, [encoded.weights])
 
     def note_loaded(self, host: RemoteHost, seconds: float) -> None:
-        """A host has loaded what it asked for so long ago."""
+        """Note that a host has loaded what it asked for ``seconds`` ago."""
         host.note_pulled(seconds)
         self._ledger.record_latency(seconds)
 
     def forget(self, host: RemoteHost) -> None:
-        """A host is gone, and will not pull any more."""
+        """Forget a host that is gone."""
         self._publisher.forget(host.name)

@@ -1,4 +1,4 @@
-"""Lets in hosts that come by themselves: with a ticket, which is the same for all of them."""
+"""Lets in hosts that come with a ticket, which is the same for all of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MOST_REFUSALS = 20
 
 
 class Reception:
-    """Answers applicants: gives them a place that is open, lets them wait, or refuses them.
+    """Answers applicants: gives them an open place, lets them wait, or refuses them.
 
     Args:
         driver: Sends the answers.
-        watch: Learns who has to be back soon, with an invitation.
-        launcher: Learns where its hosts are.
+        watch: Is told which hosts must be back soon, with an invitation.
+        launcher: Is told where its hosts are.
         versions: What hosts must have to be let in.
-        lease_s: How long a host that was enrolled may take to come back.
+        lease_s: How long an enrolled host may take to come back.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Reception:
         self._refusals: list[str] = []
 
     def receive(self, applicant: str, hello: Hello) -> None:
-        """Somebody has come with a ticket. Only while driving."""
+        """Answer an applicant with a ticket. Only while driving."""
         if reason := refusal(self._versions, hello):
             self._note_refusal(f"a host on machine {hello.machine}: {reason}")
             self._driver.send(applicant, Refused(reason))
@@ -63,17 +63,17 @@ class Reception:
         return True
 
     def open(self, orders: Sequence[Order]) -> None:
-        """There are places for the hosts of these orders."""
+        """Offer places for the hosts of these orders."""
         with self._driver:
             for order in orders:
                 self._enrolment.open(order)
 
     def withdraw(self, host: str) -> None:
-        """The place of this host, if it is still open, is no more."""
+        """Withdraw the place of this host if it is still open."""
         self._enrolment.withdraw(host)
 
     def forget(self, applicant: str) -> None:
-        """An applicant's connection broke."""
+        """Forget an applicant whose connection broke."""
         self._enrolment.leave(applicant)
         self._places.pop(applicant, None)
 
@@ -83,16 +83,16 @@ class Reception:
         return self._enrolment.spares
 
     def dismiss_spares(self) -> None:
-        """Nobody needs those that wait any more. Only while driving."""
+        """Send away the applicants that wait. Only while driving."""
         for applicant in self.spares:
             self._driver.send(applicant, Close(0.0))
 
     @property
     def last_refusal(self) -> str:
-        """Which applicant was refused last, and why, or nothing."""
+        """The applicant that was refused last, and why, or empty."""
         return self._refusals[-1] if self._refusals else ""
 
     @property
     def turned_away(self) -> str:
-        """Who was refused last, and why, for messages."""
+        """Who was refused last, and why, for error messages."""
         return f"\nThe head refused {self.last_refusal}" if self._refusals else ""

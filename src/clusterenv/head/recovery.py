@@ -1,6 +1,6 @@
-"""What becomes of lost slots: a row that says so, then a new start.
+"""Recovers lost slots: each gets a row that reports the loss, and then starts over.
 
-It makes no difference whether a worker was lost, a whole host, or the slots moved to another.
+It does not matter whether a worker was lost, a whole host, or the slots moved to another host.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Recovery:
         self._seed = 0
         self._incarnations: dict[int, int] = {}
         self._last_asked: dict[int, int] = {}
-        """By slot: the number of the last request before its loss was heard of."""
+        """By slot: the number of the last request before its loss was known."""
 
     @property
     def has_lost_slots(self) -> bool:
@@ -42,16 +42,16 @@ class Recovery:
         return bool(self._unreported or self._to_restart)
 
     def forget(self, slots: Sequence[int], run_seed: int) -> None:
-        """The user resets these slots: nothing is left to report or restart."""
+        """Forget the losses of these slots, which the user resets."""
         self._seed = run_seed
         self._unreported.difference_update(slots)
         self._to_restart.difference_update(slots)
 
     def rest_of_workers(self, slots: Sequence[int], blocks: Iterable[Sequence[int]]) -> list[int]:
-        """Lost slots whose worker, with one VectorEnv for its block, has some of ``slots`` too.
+        """Lost slots that share a worker, with one VectorEnv for its block, with some of ``slots``.
 
-        A new VectorEnv begins with all its envs at once. What was to be reported of these slots is
-        said in the answer to the reset.
+        A new VectorEnv begins with all its envs at once. The loss of these slots is then
+        reported in the answer to the reset.
         """
         chosen, lost = set(slots), self._unreported | self._to_restart
         rest = [s for block in blocks if chosen & set(block) for s in block if s in lost - chosen]
@@ -60,17 +60,17 @@ class Recovery:
         return rest
 
     def restart_later(self, slots: Iterable[int]) -> None:
-        """The reset of these slots was abandoned before anybody began with it."""
+        """Restart these slots later: their reset was abandoned before it began."""
         self._to_restart.update(slots)
 
     def lost(
         self, slots: Iterable[int], voided: Sequence[Voided], *, in_vain: bool = False
     ) -> list[Voided]:
-        """The envs of these slots are gone, and these requests with them.
+        """Recover these slots, whose envs are gone, and these requests with them.
 
-        Resets are repeated; steps are answered with a row that says what happened, now or with the
-        next step. Requests that were ``in_vain`` met envs that were gone before: that is news only
-        if they were sent after the loss was heard of, if it was.
+        Resets are repeated; steps are answered with a row that reports the loss, now or at the next
+        step. Requests that were ``in_vain`` met envs that were already gone: that is news only if
+        they were sent after the earlier loss was known, if it was.
 
         Returns:
             The fragments that have to be collected again.
@@ -86,25 +86,32 @@ class Recovery:
         self._batch.lose_episodes(sorted(lost))
         self._last_asked.update(dict.fromkeys(lost, self._asking.last_number))
         self._unreported.update(lost - collected - reset - self._to_restart)
-        # Whoever collects again asks for a new start first, unless there is one anyway.
+        # Collecting again restarts these first, unless a reset does so anyway.
         self._to_restart.update(lost & collected - reset)
         for one in voided:
-            # Where a step was to follow, its row tells of the loss, and the slot starts over then.
+            # Where a step was to follow, its row reports the loss, and the slot starts over then.
             again = tuple(slot for slot in one.slots if slot not in stepped)
             if isinstance(one.request, Reset) and again:
                 self._reset_again(Voided(one.request, again))
-        # Where a reset is on its way to the replacement, its row answers the step as well.
+        # Where a reset is on its way to the replacement, its row answers the step too.
         self._report(sorted(stepped.intersection(slots)))
         return collects
 
     def _known(self, voided: Sequence[Voided]) -> set[int]:
-        """Of the slots of these requests those that were asked before their loss was heard of."""
+        """The slots of these requests that were asked before their loss was known."""
         return {
             slot
             for one in voided
             for slot in one.slots
-            if one.request.request <= self._last_asked.get(slot, 0)
+            if self.is_doomed(slot, one.request.request)
         }
+
+    def is_doomed(self, slot: int, number: int) -> bool:
+        """Whether this request was sent before the last loss of the slot's env was known.
+
+        If the env had not answered it by then, it never will.
+        """
+        return number <= self._last_asked.get(slot, 0)
 
     def _reset_again(self, voided: Voided) -> None:
         reset = voided.request
@@ -118,15 +125,15 @@ class Recovery:
         self._asking.ask(again)
 
     def restart_lost(self, slots: Iterable[int]) -> None:
-        """A policy is going to act in these slots: reset those that were lost meanwhile."""
+        """Reset those of these slots that were lost, before a policy acts in them."""
         lost = [slot for slot in slots if slot in self._unreported or slot in self._to_restart]
         self._unreported.difference_update(lost)
         self._restart(lost, reports_loss=False)
 
     def deal_with_lost(self, slots: Sequence[int], together: bool = True) -> Sequence[int]:
-        """Report or restart what was lost among ``slots``; give back those that can be stepped.
+        """Report or restart the lost slots among ``slots``; returns those that can be stepped.
 
-        ``together``: whether their rows are wanted at once, or as they come.
+        ``together``: whether their rows are wanted all at once, or as they come.
         """
         if not self.has_lost_slots:
             return slots
@@ -168,7 +175,7 @@ class Recovery:
         self._asking.ask(reset)
 
     def _next_seed(self, slot: int) -> int:
-        """The seed with which this slot starts over, another each time."""
+        """The seed with which this slot starts over, a new one each time."""
         self._incarnations[slot] = self._incarnations.get(slot, 0) + 1
         return restart_seed(self._seed, slot, self._incarnations[slot])
 

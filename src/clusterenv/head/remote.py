@@ -28,7 +28,7 @@ from clusterenv.wire.messages import CannotStart
 from clusterenv.wire.reply_checks import ReplyChecks
 
 _log = logging.getLogger("clusterenv")
-# A host should have told of a worker that hangs by then.
+# By then a host should have reported a worker that hangs.
 _HUNG_GRACE_S = 10.0
 _CHECK_EVERY_S = 0.5
 _WAITING = (HostState.HERE, HostState.SPARE)
@@ -38,7 +38,7 @@ _WITHOUT_SLOTS = (HostState.ORDERED, HostState.LATE, HostState.SPARE, HostState.
 class RemoteFleet:
     """Running hosts behind sockets.
 
-    It knows much because it is what a session sees of many machines: events, losses, slots.
+    It knows much because it is all that a session sees of many machines: events, losses, slots.
     """
 
     has_core_to_spare = True
@@ -61,7 +61,7 @@ class RemoteFleet:
 
     @property
     def results(self) -> ResultRows:
-        """The results of all slots, a row each."""
+        """The results of all slots, one row each."""
         return self._sink.results
 
     @property
@@ -85,7 +85,7 @@ class RemoteFleet:
         return tuple(worker for host in self._start.staffed for worker in host.workers)
 
     def survey(self) -> tuple[Presence, ...]:
-        """All hosts as they are now, also those without slots."""
+        """All hosts as they are now, including those without slots."""
         return tuple(host.presence() for host in self._hosts.all)
 
     @property
@@ -94,19 +94,19 @@ class RemoteFleet:
         return self._driver.stopwatch
 
     def step_at_once(self, step: Step, actions: Array) -> bool:
-        """Nothing is quicker than asking."""
+        """False: nothing is quicker than a request."""
         return False
 
     def wait_for_parts(self, num_slots: int, timeout_s: float) -> bool:
-        """What is ready is told by events."""
+        """False: events tell what is ready."""
         return False
 
     def wake(self) -> None:
-        """End a wait; may be called by any thread."""
+        """End a wait; may be called from any thread."""
         self._driver.wake()
 
     def events(self, timeout_s: float) -> Iterator[tuple[Host, Event]]:
-        """Wait for something to happen, and give what it means."""
+        """Wait for something to happen, and yield the events."""
         driver = self._driver
         with driver:
             driver.drive(0.0 if driver.arrivals else timeout_s)
@@ -153,7 +153,7 @@ class RemoteFleet:
         self._checks.check_acted(acted, len(rows.slots), rows.request.newest, observe)
 
     def blame(self, host: Host, event: Event, error: Exception) -> None:
-        """Nothing could be made of what this host said: its answer does not count."""
+        """Reject an answer of this host that could not be used."""
         liar = self._hosts.find(host.name)
         if liar is None:
             return
@@ -162,7 +162,7 @@ class RemoteFleet:
         self._driver.put(host.name, ProtocolError.of(error))
 
     def accuse(self, host: str, policy_id: int, error: Exception) -> bool:
-        """Rows of this host cannot be used: its fault, if that policy can act at the head."""
+        """Whether unusable rows are this host's fault: yes, if the policy can act at the head."""
         if not self._checks.knows(policy_id):
             return False
         self._driver.put(host, ProtocolError.of(error))
@@ -184,14 +184,14 @@ class RemoteFleet:
                 yield host, self._lose(host, reason, is_absent=True)
 
     def _is_overdue(self, host: RemoteHost) -> bool:
-        """Whether it hangs. It may take longer than its workers: it may have to replace one."""
+        """Whether it hangs. It may need longer than its workers: it may have to replace one."""
         limits = self._hosts.limits
         replacing_s = longest_delay_s(limits) + limits.restart_timeout_s
         pending, staffed_at = host.pending, host.staffed_at
         return pending.is_overdue(limits.step_timeout_s, _HUNG_GRACE_S, staffed_at, replacing_s)
 
     def _lose(self, host: RemoteHost, reason: str, *, is_absent: bool = False) -> Lost:
-        """A host is lost: replace it, and say what will not be answered."""
+        """Replace a lost host, and say which requests will not be answered."""
         now = time.monotonic()
         slots, worked_s, voided = tuple(host.slots), host.worked_s(now), host.void()
         obituary = (
@@ -209,16 +209,16 @@ class RemoteFleet:
             self._hosts.dismiss(host)
             return Lost(slots, reason, obituary, voided, f"{obituary}\n{refusal}", host.name)
         self._hosts.replace(host, restarts.delay_s(limits))
-        # It is started as soon as what is lost has been told.
+        # It is started as soon as the loss has been reported.
         self._next_check = 0.0
         self.hosts = self._start.staffed
         self.deals += 1
         return Lost(slots, reason, obituary, voided, who=host.name)
 
     def _let_be_late(self, host: RemoteHost, reason: str, now: float) -> str:
-        """A host that is not ready in time may still come, and take part then; or why not.
+        """Let a host that is not ready in time join later; returns why not, or empty.
 
-        One that is there, and slow to build its envs, may be late as often as it may be replaced.
+        A host that is there, but slow to build its envs, may be late as often as replaced.
         """
         if host.state is HostState.ORDERED:
             return ""
@@ -226,20 +226,20 @@ class RemoteFleet:
         if refusal := host.restarts.spend(limits, reason, now, 0.0, is_orderly=True):
             return refusal
         with self._hosts.driver:
-            # It may have got ready at the last moment.
+            # It may have become ready at the last moment.
             host.become(HostState.SPARE if host.is_ready else HostState.LATE)
         return ""
 
     def _others(self, absent: RemoteHost) -> list[RemoteHost]:
-        """The hosts that are there, but for this one, if they are enough."""
+        """The other hosts that are ready, if there are enough of them."""
         others = [host for host in self._hosts.all if host.is_ready and host is not absent]
         return others if len(others) >= max(1, self._start.min_hosts) else []
 
     # Who owns which slots.
 
     def welcome_arrivals(self) -> Deal | None:
-        """Let hosts that came late take part: best between requests."""
-        # Streams ask again and again.
+        """Let hosts that joined late take part; best called between requests."""
+        # A stream calls this for every fragment.
         looked_at = self._hosts.num_arrived, self.deals
         if looked_at == self._looked_at:
             return None
@@ -255,7 +255,7 @@ class RemoteFleet:
         return self._deal(self._start.staffed, speeds)
 
     def do_without(self, host: Host) -> Deal | None:
-        """Deal the slots of this host to the others; None if they are too few."""
+        """Deal the slots of this host to the others; None if there are too few of them."""
         absent = self._hosts.find(host.name)
         others = self._others(absent) if absent is not None else []
         if not others or absent is None:
@@ -283,5 +283,5 @@ class RemoteFleet:
         return Deal(tuple(moved), tuple(voided))
 
     def close(self, grace_s: float) -> None:
-        """End everything; let envs close for ``grace_s`` first."""
+        """End everything; first give envs ``grace_s`` to close."""
         self._start.close(grace_s)

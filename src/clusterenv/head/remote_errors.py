@@ -1,4 +1,4 @@
-"""A worker's exception, raised again at the head as the type it had there."""
+"""Raises a worker's exception again at the head, as the type it had there."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def _missing_module(raised: Raised, whereabouts: str) -> BaseException | None:
 
 
 def _same_type(raised: Raised) -> BaseException | None:
-    # Looked up among what is imported already: a worker cannot make the head import anything.
+    # Looked up among the imported modules only: a worker must not make the head import anything.
     kind: Any = sys.modules.get(raised.module)
     for part in raised.name.split("."):
-        # Not getattr, which would let a module import its parts.
+        # Not getattr, which could let a module import its parts.
         kind = vars(kind).get(part) if hasattr(kind, "__dict__") else None
     if not (isinstance(kind, type) and issubclass(kind, Exception) and raised.arguments):
         return None
@@ -41,5 +41,5 @@ def _same_type(raised: Raised) -> BaseException | None:
         arguments = unpack(raised.arguments, allow_pickle=False)
         error = kind(*arguments)
         return error if str(error) == raised.text else None
-    except Exception:  # whatever the constructor of a stranger's exception may raise
+    except Exception:  # a foreign exception's constructor may raise anything
         return None

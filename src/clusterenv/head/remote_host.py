@@ -44,9 +44,9 @@ class HostState(Enum):
     LAYING_OUT = auto()
     READY = auto()
     LATE = auto()
-    """It was not ready in time: others have its slots."""
+    """It was not ready in time, and others have its slots."""
     SPARE = auto()
-    """It is done with what it was too late for, and may get slots again."""
+    """It has finished its outdated work, and may get slots again."""
     LOST = auto()
 
 
@@ -64,7 +64,7 @@ _NEXT = {
 
 
 LONGEST_REASON = 300
-"""So much of a reason that a host gives is kept."""
+"""How much of a host's reason is kept."""
 
 
 _STATE_IN_WORDS = {HostState.ORDERED: "ordered", HostState.READY: "ready", HostState.LOST: "lost"}
@@ -73,41 +73,41 @@ _STATE_IN_WORDS = {HostState.ORDERED: "ordered", HostState.READY: "ready", HostS
 class RemoteHost:
     """One place of the run, and the host that holds it now.
 
-    It knows much because what is known about a peer is to be found in one place.
+    It knows much because all that is known about a peer belongs in one place.
     """
 
     def __init__(self, index: int, driver: Driver, started_at: float, incarnation: int = 0) -> None:
         self.index, self.incarnation, self.started_at = index, incarnation, started_at
         self.name = f"host-{index}.{incarnation}"
-        """Which host of the run, and the how-manieth in that place."""
+        """Its place in the run and its number in that place."""
         self._driver = driver
         self.slots = range(0)
         self.state = HostState.ORDERED
         self.hello: Hello | None = None
         self.epoch = 0
-        """Grows whenever what was asked before is not wanted any more."""
+        """Grows whenever earlier requests are no longer wanted."""
         self.pending = Pending()
         self.descriptions: tuple[tuple[int, bytes], ...] = ()
         self.leaving = ""
-        """Why it will have to end soon, if it has said so."""
+        """Why it must end soon, if it has said so."""
         self.restarts = RestartBudget()
         self.ready_at = math.inf
-        """Since when it can be asked for work; before its slots were dealt anew it worked, too."""
+        """Since when it can be asked for work; it may have worked before slots were dealt anew."""
         self._worked_before_s = 0.0
         self.workers: tuple[WorkerStatus, ...] = ()
         self.staffed_at = 0.0
         """Since when all its workers are ready; infinite while one is being replaced."""
         self.num_rows = 0
-        """Steps and resets of single slots so far, those of its predecessors included."""
+        """Steps and resets of single slots so far, including its predecessors'."""
         self._num_pulls = 0
         self._held_back: list[tuple[Message, list[Buffer]]] = []
 
     def become(self, state: HostState) -> None:
-        """Go on to another state; ProtocolError if that cannot be."""
+        """Go on to another state; ProtocolError if that is not allowed."""
         if state not in _NEXT[self.state]:
             raise ProtocolError(f"it is {self.state.name}, and cannot be {state.name} next")
         if self.is_ready:
-            # To build other envs is no work.
+            # Building other envs does not count as work.
             self._worked_before_s, self.ready_at = self.worked_s(time.monotonic()), math.inf
         self.state = state
 
@@ -123,7 +123,7 @@ class RemoteHost:
 
     @property
     def num_workers(self) -> int:
-        """How many workers it says it has."""
+        """How many workers it has, by its own account."""
         return self.hello.workers if self.hello is not None else 1
 
     def whereabouts(self) -> str:
@@ -148,19 +148,19 @@ class RemoteHost:
         )
 
     def successor(self, start_at: float) -> RemoteHost:
-        """The next host in this place, which is to be started then."""
+        """The next host in this place, to be started at ``start_at``."""
         following = RemoteHost(self.index, self._driver, start_at, self.incarnation + 1)
         following.slots, following.restarts = self.slots, self.restarts
         following.num_rows = self.num_rows
         return following
 
     def worked_s(self, now: float) -> float:
-        """How long it did good work: until it was given what it has not answered."""
+        """How long it did good work: until it got the oldest request that it has not answered."""
         since_ready_s = min(now, self.pending.oldest_at) - self.ready_at
         return self._worked_before_s + max(0.0, since_ready_s)
 
     def note_staff(self, staff: StaffReport) -> None:
-        """The workers that it has now."""
+        """Take its report of its present workers."""
         if len(staff.workers) > self.num_workers:
             raise ProtocolError(f"{len(staff.workers)} workers; it has {self.num_workers}")
         self.workers = tuple(
@@ -180,7 +180,7 @@ class RemoteHost:
             self.staffed_at = time.monotonic()
 
     def note_descriptions(self, descriptions: tuple[tuple[int, bytes], ...]) -> None:
-        """Its workers have built their envs, and say this about them."""
+        """Take what its workers say about the envs that they have built."""
         counts = [count for count, _ in descriptions]
         if min(counts, default=0) < 1 or sum(counts) != len(self.slots):
             raise ProtocolError(
@@ -190,15 +190,15 @@ class RemoteHost:
         self.descriptions = descriptions
 
     def note_leaving(self, reason: str) -> None:
-        """It will have to end soon."""
+        """Note that it must end soon."""
         self.leaving = f"{reason:.{LONGEST_REASON}}" or "it did not say why"
 
     def note_pull(self) -> None:
-        """It was sent weights."""
+        """Note that it was sent weights."""
         self._num_pulls += 1
 
     def note_pulled(self, seconds: float) -> None:
-        """It has loaded weights that it was sent, so long after it asked for them."""
+        """Note that it has loaded the weights that it asked for ``seconds`` ago."""
         if not self._num_pulls or not 0.0 <= seconds < math.inf:
             raise ProtocolError("it has loaded weights that nobody sent")
         self._num_pulls -= 1
@@ -206,12 +206,12 @@ class RemoteHost:
     # Asking.
 
     def ask(self, request: AnyRequest, actions: Array | None = None) -> None:
-        """Have some of its slots worked on; ``actions`` has a row for each of a step's slots."""
+        """Request work on some of its slots; ``actions`` has a row for each slot of a step."""
         frames: list[Buffer] = []
         if isinstance(request, Step) and actions is not None:
             request.dtype = actions.dtype.str
             frames = [bytes_of(actions)]
-        # Under the lock: it may become ready at any moment, while another thread drives.
+        # Under the lock: it may become ready at any moment while another thread drives.
         with self._driver:
             if isinstance(request, Collect):
                 self._driver.expect(len(request.slots) * (request.num_steps + 1))
@@ -222,7 +222,7 @@ class RemoteHost:
                 self._held_back.append((request, frames))
 
     def send_held_back(self) -> None:
-        """It is ready: send what had to wait for that. Only while driving."""
+        """Send what had to wait until it was ready. Only while driving."""
         self.ready_at = time.monotonic()
         self.pending.begin_now()
         for message, frames in self._held_back:
@@ -230,18 +230,18 @@ class RemoteHost:
         self._held_back.clear()
 
     def announce(self, newest: Newest) -> None:
-        """There is a new version."""
+        """Tell it about a new version."""
         if self.is_ready:
             with self._driver:
                 self._driver.send(self.name, Announce(newest))
 
     def abandon(self) -> set[int]:
-        """Take no notice of the answers to what was asked so far; the slots it never reached."""
+        """Ignore the answers to all requests so far; returns the slots it never got to."""
         with self._driver:
             if self.pending.is_empty:
                 return set()
             if not self.is_ready:
-                # It was not asked yet, so that no epoch ends; it is on its way to be ready.
+                # It was not asked yet, so its epoch does not end; it is still getting ready.
                 self._held_back.clear()
                 return {slot for one in self.pending.void() for slot in one.slots}
             self.void()
@@ -249,7 +249,7 @@ class RemoteHost:
         return set()
 
     def void(self) -> tuple[Voided, ...]:
-        """Nothing that was asked so far will be answered: what that was."""
+        """Give up all requests so far, and return what they were."""
         with self._driver:
             self.epoch += 1
             self._held_back.clear()
@@ -263,10 +263,10 @@ class RemoteHost:
 
 
 def printable(text: str) -> str:
-    """The beginning of a name, without what a terminal would take for a command."""
+    """The beginning of a name, without terminal control characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:50])
 
 
 def _within(slots: range, first: int, count: int) -> range:
-    """Those of the slots from ``first`` on that are among ``slots``: more cannot be true."""
+    """The slots from ``first`` on that are among ``slots``: the host cannot own others."""
     return range(max(first, slots.start), min(first + count, slots.stop))

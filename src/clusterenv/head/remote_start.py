@@ -1,4 +1,4 @@
-"""Hosts come, are dealt slots and build their envs: a remote fleet before it can work."""
+"""Hosts join, are dealt slots and build their envs: a remote fleet before it can work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clusterenv.sharing import shares
 from clusterenv.wire.messages import CannotStart, Warned, WorkerLost, WorkerStuck
 
 _TICK_S = 1.0
-# Hosts that are nearly ready when min_hosts are need not join later.
+# Hosts that are almost ready when min_hosts are should not have to join later.
 _GRACE_FOR_LATE_S = 2.0
 _MOST_WARNINGS = 1_000
 _LONGEST_WARNING = 10_000
@@ -40,7 +40,7 @@ def _is_built(host: RemoteHost) -> bool:
 
 
 class RemoteStart:
-    """What there is of a remote fleet before the spaces are known."""
+    """A remote fleet before the spaces are known."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class RemoteStart:
         self._timeout_s, self._trusted, self._reports = timeout_s, trusted, reports
         self.warnings: list[tuple[str, str, str]] = []
         self.descriptions: list[tuple[int, Description]] = []
-        """How many slots there are of each kind, in slot order, and what is known of them."""
+        """How many slots there are of each kind, in slot order, and their description."""
         hosts.start()
         self._wait_for(lambda host: host.hello is not None, "came", min_hosts)
         self._build()
@@ -63,7 +63,7 @@ class RemoteStart:
             self._build()
 
     def _build(self) -> None:
-        """Deal all slots to the hosts that are there, and have them build the envs."""
+        """Deal all slots to the hosts that are present, and have them build the envs."""
         with self.hosts.driver:
             here = [
                 h for h in self.hosts.all if h.state is not HostState.LOST and h.hello is not None
@@ -77,10 +77,10 @@ class RemoteStart:
                     self.hosts.build(host)
 
     def _wait_for(self, done: Callable[[RemoteHost], bool], what: str, enough: int) -> bool:
-        """Wait for every host; once ``enough`` are done, not for long any more.
+        """Wait for every host; once ``enough`` are done, only briefly for the others.
 
         Returns:
-            False if a host with slots was lost meanwhile, and the others are to share them.
+            False if a host with slots was lost meanwhile, so that the others must share them.
         """
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -125,7 +125,7 @@ class RemoteStart:
             case CannotStart(text=text) | WorkerLost(error=text) if text:
                 self._lose(host, f"{text:.{LONGEST_TEXT}}")
             case WorkerLost(obituary=text) | WorkerStuck(text=text):
-                # Its host replaces a lost one, and nothing was asked of it yet.
+                # Its host replaces a lost worker, and nothing was asked of it yet.
                 self._reports.warn(host.name, f"{host.whereabouts()}: {text:.{LONGEST_TEXT}}")
             case Ended(reason=reason, refused=refused):
                 self._lose(host, f"{self.hosts.whereabouts(host)} was lost: {reason}", refused)
@@ -150,7 +150,7 @@ class RemoteStart:
         self._reports.warn(host.name, obituary, "; starting without it")
 
     def _describe(self) -> bool:
-        """Read what hosts say about their envs; False if one was lost, since it said nonsense."""
+        """Read what hosts say about their envs; False if one was lost because it sent nonsense."""
         self.descriptions = []
         read = description_reader(self._trusted)
         for host in self.staffed:
@@ -165,14 +165,14 @@ class RemoteStart:
 
     @property
     def staffed(self) -> list[RemoteHost]:
-        """The hosts that own slots, in the order of these."""
+        """The hosts that own slots, in the order of their slots."""
         owners = [
             host for host in self.hosts.all if host.slots and host.state is not HostState.LOST
         ]
         return sorted(owners, key=lambda host: host.slots.start)
 
     def lay_out(self, spaces: Spaces) -> None:
-        """Everybody agrees on these: wait until all hosts are ready for work."""
+        """Send the agreed spaces, and wait until all hosts are ready for work."""
         with self.hosts.driver:
             self.hosts.spaces = spaces
             for host in self.hosts.all:
@@ -181,5 +181,5 @@ class RemoteStart:
             self._build()
 
     def close(self, grace_s: float) -> None:
-        """End everything; let envs close for ``grace_s`` first."""
+        """End everything; first give envs ``grace_s`` to close."""
         self.hosts.close(grace_s)

@@ -12,9 +12,9 @@ from clusterenv.head.session import Session
 
 
 def warn_of_same_envs(session: Session) -> None:
-    """Warn if the VectorEnvs of two workers have begun alike; all slots were reset just now.
+    """Warn if the VectorEnvs of two workers begin alike; call it right after a reset of all slots.
 
-    Envs that all begin alike say nothing.
+    If all envs of a worker begin alike, nothing can be concluded.
     """
     if not session.agreed.steps_together:
         return
@@ -33,7 +33,7 @@ def warn_of_same_envs(session: Session) -> None:
 
 
 def begin_alike(one: Sequence[Array], other: Sequence[Array]) -> bool:
-    """Whether the rows of two workers are the same, and those of one differ among themselves."""
+    """Whether the rows of two workers are the same, though those of one worker differ."""
     count = min((len(array) for array in [*one, *other]), default=0)
     if count < 2:
         return False

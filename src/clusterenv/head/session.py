@@ -1,4 +1,4 @@
-"""A running session: requests about slots go out to hosts, rows by slot come back."""
+"""A running session: requests about slots go to hosts, and rows by slot come back."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _TICK_S = 1.0
 
 @dataclass(frozen=True)
 class Agreement:
-    """What is known about the envs once all have been built."""
+    """What is known about the envs once all are built."""
 
     observation_space: Space[Any]
     action_space: Space[Any]
     action_leaf: Leaf | None
-    """Where the action space is a single array."""
+    """The action space's leaf, if it is a single array."""
     autoreset_mode: AutoresetMode
     steps_together: bool
-    """Whether a worker can only step all of its slots at once (a ready VectorEnv)."""
+    """Whether a worker must step all of its slots at once (a ready-made VectorEnv)."""
     worker_sizes: tuple[int, ...]
     """How many slots each worker had at the start."""
     trusted: bool
@@ -57,7 +57,7 @@ class Agreement:
 class Session:
     """The head as the user's thread sees it: work on slots, wherever their envs are.
 
-    It knows much because whatever the user calls goes through here.
+    It knows much because every call of the user goes through here.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Session:
         self.fleet, self.agreed, self.publisher, self.drift = fleet, agreed, publisher, drift
         self.num_envs = len(fleet.results.rewards)
         self.ready = ready
-        """Slots whose answers have come, in that order."""
+        """Slots that have been answered for, in the order of their answers."""
         self.asking = HostRequests(fleet)
         self.batch = Batch(agreed.observation_space, fleet.results, agreed.trusted, episodes)
         self.recovery = Recovery(self.asking, self.batch, agreed.autoreset_mode, ready)
@@ -96,12 +96,12 @@ class Session:
         self._step = Step(0, self._all_slots)
 
     def show(self) -> None:
-        """Let the user who runs it look at the run from now on."""
+        """Let the user who owns the run watch it from now on."""
         self._status.start()
 
     @property
     def run_id(self) -> str:
-        """What the run is called, for whoever looks at it."""
+        """The name of the run, for anyone watching it."""
         return self._status.run_id
 
     @property
@@ -124,7 +124,7 @@ class Session:
         run_seed: int,
         together: bool = True,
     ) -> None:
-        """Send resets for ``slots`` (ascending), whose rows are wanted together or as they come."""
+        """Send resets for ``slots`` (ascending); their rows are wanted together or as they come."""
         if self.agreed.steps_together and self.recovery.has_lost_slots:
             slots, seeds = self._with_rest_of_workers(slots, seeds)
         self.recovery.forget(slots, run_seed)
@@ -144,16 +144,16 @@ class Session:
         return every, [seed_of.get(slot) for slot in every]
 
     def step_at_once(self, actions: Array) -> bool:
-        """Step every slot, and wait: what is usual, and no more.
+        """Step every slot and wait, in the usual case only.
 
         Returns:
-            Whether it is done. If not, and it ``is_in_lockstep``, it is under way.
+            Whether it is done. If not, and it ``is_in_lockstep``, the step is under way.
         """
         return self.fleet.step_at_once(self._step, actions)
 
     @property
     def is_in_lockstep(self) -> bool:
-        """Whether :meth:`step_at_once` has begun something that it could not end."""
+        """Whether :meth:`step_at_once` has begun a step that it could not finish."""
         return self.fleet.is_in_lockstep
 
     def step(
@@ -163,10 +163,10 @@ class Session:
         num_parts: int = 1,
         together: bool = True,
     ) -> None:
-        """Send a step for ``slots`` (ascending), whose actions are in the same order.
+        """Send a step for ``slots`` (ascending), with actions in the same order.
 
-        Each worker answers for one part of its slots after the other. Rows are wanted all together,
-        or as they come.
+        Each worker answers for ``num_parts`` parts of its slots, one after the other. Rows are
+        wanted all together, or as they come.
         """
         if self.recovery.has_lost_slots:
             live = self.recovery.deal_with_lost(slots, together)
@@ -181,7 +181,7 @@ class Session:
         self.step(self._all_slots, actions)
 
     def act(self) -> None:
-        """Send a step of every slot with the policy that was published."""
+        """Send a step of every slot with the published policy."""
         live = self.recovery.deal_with_lost(self._all_slots)
         number = self.asking.new_number()
         self._gathered.begin_acting()
@@ -201,11 +201,11 @@ class Session:
         self.asking.ask(SetAttr(self.asking.new_number(), self._all_slots, name, packed))
 
     def pack_backend(self, backend: Any) -> bytes:
-        """As it travels to the workers."""
+        """The backend in the form in which it travels to the workers."""
         return self._packer.pack(backend, with_env_ids=True)
 
     def profile(self, on: bool, timeout_s: float) -> list[Any]:
-        """Have hosts count what their workers do, or no more: then the seconds of each worker."""
+        """Have hosts start or stop timing their workers; then returns each worker's seconds."""
         number = self.asking.new_number()
         self._gathered.begin_profiles()
         self.asking.ask(CountTime(number, self._all_slots, on))
@@ -217,15 +217,15 @@ class Session:
         return self._gathered.take_profiles()
 
     def _have_all_answered(self) -> bool:
-        # One that is idle and has not answered has taken the place of one that was asked.
+        # A host that is idle and has not answered has replaced one that was asked.
         return self._gathered.has_profiles_of(h.name for h in self.fleet.hosts if not h.is_idle)
 
     def abandon_requests(self) -> None:
-        """Hosts need not answer what was asked so far."""
+        """Release hosts from all requests so far."""
         self.recovery.restart_later(self.asking.abandon())
 
     def abandon(self) -> None:
-        """Take no notice of the answers to what was asked so far."""
+        """Ignore the answers to all requests so far."""
         self.abandon_requests()
         self.batch.forget_infos()
         self.fragments.clear()
@@ -233,15 +233,15 @@ class Session:
         self.ready.clear()
 
     def close(self, grace_s: float) -> None:
-        """End everything; let envs close for ``grace_s`` first."""
+        """End everything; first give envs ``grace_s`` to close."""
         self.is_closed = True
         self._status.close()
         self.fleet.close(grace_s)
 
     def close_from_any_thread(self) -> None:
-        """End everything at once, even if a thread of the run is where garbage is collected."""
+        """End everything at once, even if garbage is collected in one of the run's threads."""
         if threading.current_thread().name.startswith(THREAD_NAME):
-            # It could not wait for its own end.
+            # A thread cannot wait for its own end.
             threading.Thread(target=self.close, args=(0.0,)).start()
         else:
             self.close(0.0)
@@ -256,13 +256,13 @@ class Session:
             if remaining_s <= 0:
                 return False
             self._intake.pump(min(_TICK_S, remaining_s))
-        # Whoever waits for all slots does not ask which of them were ready first.
+        # After a wait for all slots, it does not matter which were ready first.
         self.ready.clear()
         self.raise_errors()
         return True
 
     def take_ready(self, count: int) -> list[int]:
-        """Wait until ``count`` slots have been answered; take the first of them, ascending."""
+        """Wait until ``count`` slots have been answered for; returns the first ones, ascending."""
         while not self.fleet.wait_for_parts(count, _TICK_S):
             self._intake.pump(0.0 if len(self.ready) >= count else _TICK_S)
             self.raise_errors()
@@ -274,12 +274,12 @@ class Session:
         return slots
 
     def gather(self, count: int, timeout_s: float) -> None:
-        """Wait a while for so many slots; those that are ready are taken in order then."""
+        """Wait a while for this many slots, and sort those that are ready."""
         self.fleet.wait_for_parts(count, timeout_s)
         self.ready.sort()
 
     def forget_ready(self) -> None:
-        """Nobody asks which slots were ready first."""
+        """Forget which slots were ready first."""
         self.ready.clear()
 
     def take_values(self) -> tuple[Any, ...]:
@@ -296,15 +296,15 @@ class Session:
         return acted_nowhere(self.publisher.newest, observations, self.num_envs)
 
     def pump(self, timeout_s: float) -> None:
-        """Wait for something to happen, and take it in."""
+        """Wait for events, and take them in."""
         self._intake.pump(timeout_s)
 
     def dealt(self, deal: Deal | None) -> None:
-        """Slots were dealt anew: what they were doing is lost."""
+        """Recover slots that were dealt anew: what they were doing is lost."""
         self._intake.dealt(deal)
 
     def fail(self, error: BaseException) -> None:
-        """Raise ``error`` when the caller next asks for errors."""
+        """Keep ``error`` for the next :meth:`raise_errors`."""
         self._gathered.fail(error)
 
     def raise_errors(self) -> None:

@@ -1,4 +1,4 @@
-"""Gives the envs and the newest policy to whoever wants to play an episode elsewhere."""
+"""Hands out the envs and the newest policy, so that an episode can be played elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterenv.wire.parcels import Packer
 
 @dataclass(frozen=True)
 class Show:
-    """Called by the thread that shows the run's status, and only when somebody asks."""
+    """Called by the status thread, only when somebody asks."""
 
     backend: Backend
     num_envs: int
@@ -21,7 +21,7 @@ class Show:
     packer: Packer
 
     def __call__(self, slot: int) -> Iterator[bytes | bytearray]:
-        """What it takes to play an episode of ``slot``: nothing if there is no such slot."""
+        """What playing an episode of ``slot`` takes; nothing if there is no such slot."""
         if slot >= self.num_envs:
             return iter(())
         newest, packer = self.publisher.newest, self.packer

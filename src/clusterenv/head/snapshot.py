@@ -29,8 +29,8 @@ _LONGEST_TEXT = 300
 
 @dataclass(frozen=True)
 class Snapshots:
-    """Takes snapshots of a run. Reads only; may be called by any thread, and asked again if that
-    fails because the run went on meanwhile."""
+    """Takes snapshots of a run. Reads only; may be called from any thread, and again if it fails
+    because the run went on meanwhile."""
 
     run_id: str
     settings: Settings
@@ -40,7 +40,7 @@ class Snapshots:
     episodes: EpisodeLog
 
     def take(self) -> RunStatus:
-        """What there is to see."""
+        """Everything that can be shown."""
         ledger, episodes = self.ledger, self.episodes
         return RunStatus(
             run=self.run_id,
@@ -73,7 +73,7 @@ def _name_of_env(settings: Settings) -> str:
 
 
 class _HostRecords:
-    """What the ledger knows of hosts, copied once for all of them."""
+    """What the ledger knows about hosts, copied once for all of them."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._held, self._measured = ledger.held_by_host, ledger.latest_by_host
@@ -105,7 +105,7 @@ class _HostRecords:
 
 
 def _place_of(host: str) -> str:
-    """``host-1.2`` has the place of ``host-1.1``, and its losses count there."""
+    """``host-1.2`` is in the same place as ``host-1.1``, and the losses of both count there."""
     return host.rpartition(".")[0]
 
 

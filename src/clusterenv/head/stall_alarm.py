@@ -1,4 +1,4 @@
-"""Notices training that has frozen because nobody pulls: the divergence is flat, the lag grows."""
+"""Notices training frozen because no host pulls: the divergence is flat while the lag grows."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import deque
 import numpy as np
 
 _WINDOW = 8
-# Further behind than any sensible max_lag lets a host fall.
+# Further behind than a host can fall with any sensible max_lag.
 _MEASUREMENTS = 3 * _WINDOW
 _GROWTH = 1.1
 
 
 class StallAlarm:
-    """Looks at what was measured. Decides; says nothing twice."""
+    """Judges measurements, and raises the alarm only once. Pure decisions."""
 
     def __init__(self) -> None:
         self._held: dict[str, int] = {}

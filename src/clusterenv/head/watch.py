@@ -1,4 +1,4 @@
-"""The thread that notices which hosts are lost: by their engine, or by their connection."""
+"""The thread that notices lost hosts, by their engine or by their connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from clusterenv.launchers.base import THREAD_NAME, Launcher, Status
 
 _log = logging.getLogger("clusterenv")
-# What a host said just before it ended may still be on its way.
+# A host's last message before it ended may still be on its way.
 _DRAIN_S = 0.05
 _TICK_S = 0.1
 # The engine often knows why a connection broke, but not at once.
@@ -21,46 +21,46 @@ _UNKNOWN = Status(ended=False)
 
 @dataclass(frozen=True)
 class Ended:
-    """A host is lost, and why."""
+    """A host is lost, for this reason."""
 
     reason: str
     refused: str = ""
-    """What was wrong with it, if the head refused it."""
+    """Why the head refused it, if it did."""
 
 
 class Watch(threading.Thread):
-    """Tells of every host that is lost."""
+    """Reports every host that is lost."""
 
     def __init__(self, launcher: Launcher, tell: Callable[[str, Ended], None]) -> None:
         super().__init__(name=f"{THREAD_NAME} watch", daemon=True)
         self._launcher, self._tell = launcher, tell
         self._closing = threading.Event()
         self._reported: set[str] = set()
-        # Host → when it counts as lost if nothing better is known, and the reason.
+        # Host → when it counts as lost unless something better is known, and the reason.
         self._doubts: dict[str, tuple[float, str]] = {}
         self.status: dict[str, Status] = {}
-        """What the engine said last."""
+        """The engine's latest report."""
 
     def connection_broke(self, host: str) -> None:
-        """Called by the I/O thread."""
+        """Note a broken connection; called by the I/O thread."""
         reason = "its connection broke: the process ended, or its machine cannot be reached"
         self._doubts[host] = time.monotonic() + _ENGINE_MAY_TELL_S, reason
 
     def expect_within(self, host: str, seconds: float) -> None:
-        """This host was enrolled and must be back soon."""
+        """Note that this host was enrolled and must be back soon."""
         reason = f"it was enrolled but did not come back within {seconds:g} s"
         self._doubts[host] = time.monotonic() + seconds, reason
 
     def arrived(self, host: str) -> None:
-        """This host has said Hello."""
+        """Note that this host has said Hello."""
         self._doubts.pop(host, None)
 
     def reason_of(self, host: str) -> str:
-        """What the engine said last about how a host is, or nothing."""
+        """The engine's latest word on how a host is, or empty."""
         return self.status.get(host, _UNKNOWN).reason
 
     def run(self) -> None:
-        """Look every now and then, until :meth:`close`."""
+        """Look at regular intervals until :meth:`close`."""
         next_look = 0.0
         while not self._closing.wait(min(_TICK_S, self._launcher.watch_every_s)):
             now = time.monotonic()
@@ -96,5 +96,5 @@ class Watch(threading.Thread):
         return self._closing.is_set()
 
     def close(self) -> None:
-        """Report nothing any more; :meth:`join` waits for the thread."""
+        """Stop reporting; :meth:`join` waits for the thread."""
         self._closing.set()

@@ -1,4 +1,4 @@
-"""Workers build their envs: what there is of a host before the spaces of the run are known."""
+"""Workers build their envs: a host before the spaces of the run are known."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOK_EVERY_S = 0.5
 
 
 class CouldNotBuildError(Exception):
-    """User code raised where a worker built its envs."""
+    """User code raised while a worker built its envs."""
 
     def __init__(self, raised: Raised, where: str) -> None:
         super().__init__(f"{raised.name}: {raised.text}")
@@ -40,12 +40,12 @@ class Building:
 
     @property
     def is_done(self) -> bool:
-        """Whether all have built their envs."""
+        """Whether all workers have built their envs."""
         return not self.late
 
     @property
     def late(self) -> list[Worker]:
-        """Those that have not yet."""
+        """The workers that have not built theirs yet."""
         return [w for w in self.workers if w.slots and w.index not in self._descriptions]
 
     @property
@@ -55,7 +55,7 @@ class Building:
         return [(len(worker.slots), self._descriptions[worker.index]) for worker in staffed]
 
     def take_warnings(self) -> list[tuple[str, str, str]]:
-        """Worker, category and text of what workers warned of since the last time."""
+        """Worker, category and text of the warnings since the last call."""
         warnings, self._warnings = self._warnings, []
         return warnings
 
@@ -63,8 +63,8 @@ class Building:
         """Wait for workers; StartupError if one is lost, CouldNotBuildError if user code raises.
 
         Args:
-            timeout_s: How long, at most.
-            tell: Called with what is to be told of workers that take long.
+            timeout_s: How long to wait at most.
+            tell: Called with reports about workers that take long.
         """
         inbox, deadline = self.workers.inbox, time.monotonic() + timeout_s
         while not self.is_done and time.monotonic() < deadline:
@@ -75,14 +75,14 @@ class Building:
                 tell(stuck)
 
     def find_stuck(self) -> Iterator[Stuck]:
-        """What is to be told of workers that take long; looked for now and then."""
+        """Reports about workers that take long; checked every now and then."""
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + _LOOK_EVERY_S
             yield from find_stuck(self.late, self.workers.limits, now)
 
     def hear(self) -> None:
-        """Take what is there, without waiting."""
+        """Handle all messages that are there, without waiting."""
         inbox = self.workers.inbox
         self.workers.num_messages += 1
         for worker, why in self.workers.start_due():

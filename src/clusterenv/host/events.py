@@ -1,4 +1,4 @@
-"""What a host reports to whoever drives it: the head, or the loop that serves a remote head."""
+"""What a host reports to its driver: the head, or the loop that serves a remote head."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from clusterenv.protocol.requests import AnyRequest
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of these slots have been written; what they do not say is packed."""
+    """The rows of these slots have been written; what they cannot hold is packed beside them."""
 
     request: AnyRequest
     slots: Sequence[int]
@@ -52,7 +52,7 @@ class WorkerWarned:
 
 @dataclass(frozen=True, slots=True)
 class Voided:
-    """What will not be answered for these slots."""
+    """A request that will not be answered for these slots."""
 
     request: AnyRequest
     slots: tuple[int, ...]
@@ -60,9 +60,9 @@ class Voided:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A worker, or a whole host, is lost: the envs of these slots are gone.
+    """A worker, or a whole host, is lost, and the envs of these slots are gone.
 
-    Unless ``error`` says why not, a replacement is on its way.
+    A replacement is on its way, unless ``error`` says why not.
     """
 
     slots: tuple[int, ...]
@@ -71,33 +71,33 @@ class Lost:
     voided: tuple[Voided, ...] = ()
     error: str = ""
     who: str = ""
-    """The worker or the host; nobody, if its loss was told before."""
+    """The worker or the host; empty if its loss was reported before."""
     slot: int | None = None
-    """The slot whose env was running then, if that is known."""
+    """The slot whose env was running at the time, if known."""
     in_vain: bool = False
-    """Nothing is lost now: the host was asked to work on envs that it had lost before, and that
-    nobody has reset since. Whoever asked may have heard of the loss meanwhile."""
+    """Nothing is lost now: the host was asked to work on envs that it had lost before and that
+    nobody has reset since. By now the head may know of that loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A worker makes no progress; told once, while it may still go on."""
+    """A worker makes no progress; reported once, while it may still recover."""
 
     worker: str
     text: str
-    """What it does, for how long, and its stack."""
+    """What it is doing, for how long, and its stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullWanted:
-    """The host wants the newest weights; it holds this policy (0: none) and version."""
+    """The host wants the newest weights; it holds this policy (0 for none) and version."""
 
     policy_id: int
     held: int
     cause: str
     threshold: float
     version: int = 0
-    """The one that it wants in place of the newest, if it wants a certain one."""
+    """The version that it wants instead of the newest, or 0."""
 
 
 Event = Rows | Values | FragmentPart | Failed | WorkerWarned | Stuck | Lost | PullWanted

@@ -1,4 +1,4 @@
-"""What workers say, turned into events."""
+"""Turns what workers say into events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clusterenv.protocol.requests import Act, Collect
 
 
 class Hearing:
-    """Matches replies to what was asked, and lets workers get ready."""
+    """Matches replies to requests, and lets workers get ready."""
 
     def __init__(self, workers: Workers, staff: Staff, asking: WorkerRequests) -> None:
         self._workers, self._staff, self._asking = workers, staff, asking
@@ -33,7 +33,7 @@ class Hearing:
     def hear(
         self, worker: Worker, message: Any, frames: list[Buffer], number: int
     ) -> Iterator[Event]:
-        """What a message means; ``number`` is that of its frames, to be released."""
+        """The events of a message; ``number`` releases its frames."""
         match message:
             case Reply():
                 yield from self._answered(worker, message, frames, number)
@@ -58,7 +58,7 @@ class Hearing:
     ) -> Iterator[Event]:
         asked = worker.asked.get(reply.request)
         if asked is None:
-            # A late reply to something that was abandoned.
+            # A late reply to a request that was abandoned.
             if number:
                 worker.line.release(number)
             if isinstance(reply, Raised) and not reply.request:
@@ -80,29 +80,29 @@ class Hearing:
             case _:
                 assert isinstance(reply, Raised)
                 event = Failed(request, slots, reply, worker.whereabouts())
-        # Not before it has been read: an answer that is none costs its worker, and the request.
+        # Only once it has been read: a bad answer costs the worker, and voids the request.
         worker.answered(reply.request, slots)
         yield event
         if isinstance(request, Act | Collect):
             self._asking.begin_with_policy()
 
     def last_answers(self, worker: Worker) -> list[Event]:
-        """What a worker that has ended answered before, and nobody has heard yet."""
+        """The answers of a worker that has ended, which have not been heard yet."""
         events: list[Event] = []
-        # What makes no sense does not count, nor what was said after it.
+        # Malformed messages do not count, nor does anything after them.
         with contextlib.suppress(Exception):
             while (received := worker.line.receive()) is not None:
                 message, frames, number = received
                 is_answer = isinstance(message, Reply) and message.request in worker.asked
                 if is_answer or isinstance(message, EnvWarned):
                     events += self.hear(worker, message, frames, number)
-        # Only now: a part that was answered silently may lie behind one that has a message.
+        # Only now: a part that was answered silently may come after one with a message.
         return [*events, *self._asking.silent_answers()]
 
     def _could_not_begin(self, worker: Worker, raised: Raised) -> Iterator[Event]:
-        """Nobody will answer for this worker's slots; who waits for it gets the code's own error.
+        """Give up this worker's slots, and pass the user code's own error to the waiting request.
 
-        Envs that could not be built may be the next time: the worker counts as lost.
+        Building envs may succeed the next time: if that is what failed, the worker counts as lost.
         """
         if not worker.is_ready:
             raise CouldNotBuildError(raised, worker.whereabouts())
@@ -121,7 +121,7 @@ def _fragment_part(
     frames: list[Buffer],
     number: int,
 ) -> FragmentPart:
-    """Views of the worker's memory; it gets the room back when they are released."""
+    """Views of the worker's memory; the worker gets it back when they are released."""
     arrays = {
         name: np.frombuffer(frame, dtype_of_plain_data(dtype)).reshape(shape)
         for name, (dtype, shape), frame in zip(reply.names, reply.arrays, frames, strict=True)

@@ -1,7 +1,7 @@
 """A host: the envs of one machine, driven through shared memory.
 
-It takes requests about slots, splits them among its workers, and reports what came of them as
-events. The head has one as an object where envs run on its own machine; on another machine the same
+It takes requests about slots, splits them among its workers, and reports the results as events. If
+envs run on the head's own machine, the head has one as an object; on another machine the same
 object is driven by :mod:`clusterenv.wire.serving`.
 """
 
@@ -37,14 +37,14 @@ class LocalHost:
     """The running envs of one machine.
 
     Args:
-        name: What it is called in messages and in the ledger.
-        workers: Its workers, who have built their envs.
+        name: Its name in messages and in the ledger.
+        workers: Its workers, which have built their envs.
         plan: What they run.
         spaces: What all envs of the run agree on.
         sync_rule: Decides whether to pull new weights.
-        ready: Where slots go that were stepped in parts and answered without a message.
-        queues_ahead: Whether workers get fragments to collect before they are done with the last:
-            where nobody drives this object while the user's thread computes.
+        ready: Receives the slots that were stepped in parts and answered without a message.
+        queues_ahead: Whether workers get their next fragments before they finish the last ones,
+            because nobody drives this object while the user's thread computes.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LocalHost:
         self.rows = self._staff.map_rows()
         inbox = self._inbox = workers.inbox
         inbox.flags = self.rows.flags
-        # Whoever looks again and again has a core that the threads of an engine want.
+        # An engine's threads want all cores: a waiter that spins would take one from them.
         inbox.may_spin = inbox.may_spin and not plan.has_own_threads
         stores = workers.weights, workers.evaluation_weights
         weights = HostWeights(sync_rule, *stores, plan.first_slot)
@@ -90,18 +90,18 @@ class LocalHost:
 
     @property
     def num_silent_rows(self) -> int:
-        """How many rows of parts were made so far that no event tells of."""
+        """How many rows of parts have been made without an event."""
         return self._parts.num_rows
 
     # Asking.
 
     def step_again(self, step: Step, actions: Array) -> bool:
-        """Step every slot, and wait: what is usual, and no more; see ``host/lockstep.py``."""
+        """Step every slot and wait, in the usual case only; see ``host/lockstep.py``."""
         return self._asking.step_again(step, actions)
 
     @property
     def is_in_lockstep(self) -> bool:
-        """Whether a step of all slots is under way, and nothing else was heard since."""
+        """Whether a step of all slots is under way, and nothing else has happened since."""
         return self._lockstep.is_open
 
     @property
@@ -110,7 +110,7 @@ class LocalHost:
         return self._asking.is_idle
 
     def ask(self, request: AnyRequest, actions: Array | None = None) -> None:
-        """Have some slots worked on; ``actions`` has a row for each slot of a :class:`Step`."""
+        """Request work on some slots; ``actions`` has a row for each slot of a :class:`Step`."""
         if isinstance(request, Step) and actions is not None:
             self._asking.step(request, actions)
         elif isinstance(request, CountTime):
@@ -119,14 +119,14 @@ class LocalHost:
             self._asking.ask(request)
 
     def wait_for_parts(self, num_slots: int, timeout_s: float) -> bool:
-        """Wait until so many slots are ready; False if there is something else to hear or do."""
+        """Wait until this many slots are ready; False if something else must be handled first."""
         if not self._parts.wait_for(num_slots, min(timeout_s, _CHECK_EVERY_S)):
             return False
-        # Others may be lost while some go on.
+        # Other workers may be lost while some go on.
         return time.monotonic() < self._next_check
 
     def announce(self, newest: Newest) -> None:
-        """There is a new version; whether it is pulled is decided here."""
+        """Hear of a new version; the host decides whether to pull it."""
         self._asking.announce(newest)
 
     def take_weights(
@@ -137,29 +137,29 @@ class LocalHost:
         cause: str,
         num_bytes: int,
     ) -> None:
-        """The weights that were wanted for ``cause`` have come; ``num_bytes`` moved for that."""
+        """Take the weights that were wanted for ``cause``, for which ``num_bytes`` moved."""
         self._asking.take_weights(policy, version, vector, cause, num_bytes)
 
     def abandon(self) -> set[int]:
-        """Take no notice of the answers to what was asked so far; the slots it never reached."""
+        """Ignore the answers to all requests so far; returns the slots it never got to."""
         return self._asking.abandon()
 
     def read_actions(self, step: Step, frame: Buffer) -> Array:
-        """The actions of a step that came as bytes; ProtocolError if they are no such."""
+        """The actions of a step that came as bytes; ProtocolError if they do not fit."""
         return self.rows.read_actions(step.dtype, len(step.slots), frame)
 
     # Hearing.
 
     def listen(self) -> None:
-        """From now on every answer wakes whoever sleeps until then."""
+        """Have every answer wake the sleeping thread from now on."""
         self._asking.listen()
 
     def wake(self) -> None:
-        """End a wait; may be called by any thread."""
+        """End a wait; may be called from any thread."""
         self._inbox.wake()
 
     def events(self, timeout_s: float) -> Iterator[Event]:
-        """Wait for something to happen, and give what it means for whoever asked."""
+        """Wait for something to happen, and yield the events."""
         asking, lockstep = self._asking, self._lockstep
         if lockstep.is_open and not asking.events:
             if lockstep.finish(min(timeout_s, _TICK_S)):
@@ -173,7 +173,7 @@ class LocalHost:
         yield from self.heard()
 
     def heard(self) -> Iterator[Event]:
-        """What is there now, without waiting."""
+        """The events that are there now, without waiting."""
         workers, events, inbox = self._workers, self._asking.events, self._inbox
         inbox.was_woken = False
         while events:
@@ -221,15 +221,15 @@ class LocalHost:
         *,
         is_believed: bool = True,
     ) -> Iterator[Event]:
-        """A worker is lost: replace it, and say what will not be answered.
+        """Replace a lost worker, and say which requests will not be answered.
 
-        If it was the last time that its envs could not be built, for which this was ``raised``,
-        whoever waits for them gets that error.
+        If building its envs ``raised`` an error and it is not replaced, the first waiting request
+        fails with that error.
         """
         if worker.state is WorkerState.LOST:
             return
         obituary = worker.obituary(reason)
-        # From here on it writes no more: what it has answered counts, and all else is taken back.
+        # From here on it cannot write: what it has answered counts, and the rest is taken back.
         worker.running.kill()
         self._asking.listen()
         answered = self._hearing.last_answers(worker) if is_believed else []
@@ -238,7 +238,7 @@ class LocalHost:
             self.rows.take_back(one.slots, worker.index, number)
         worked_s, voided = worker.worked_s(time.monotonic()), self._asking.void(worker)
         refusal = self._staff.replace(worker, reason, worked_s)
-        # A policy may have waited for what this worker was doing with the one before.
+        # A policy may have waited for what this worker did with the previous one.
         self._asking.begin_with_policy()
         yield from answered
         if refusal and raised is not None and voided:

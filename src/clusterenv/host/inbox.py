@@ -1,4 +1,4 @@
-"""What workers have said, and how to wait for it: one bell for all of them."""
+"""What workers have said, and waiting for it: one bell for all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Arrival = tuple[int, Any, list[Buffer], int]
 
 
 def never() -> bool:
-    """Nothing but an arrival ends the waiting."""
+    """Let only an arrival end the wait."""
     return False
 
 
@@ -32,33 +32,33 @@ class Inbox:
 
     def __init__(self, may_spin: bool) -> None:
         self.may_spin = may_spin and MAY_SPIN
-        """Look again and again before sleeping: only where workers leave a core free."""
+        """Whether to spin before sleeping: only if the workers leave a core free."""
         self.bell = Bell(hands_over=True)
         self.flags: AnswerFlags | None = None
-        """Where workers see whether to ring."""
+        """Tells workers whether to ring."""
         self.was_woken = False
-        """Whether another thread wants something done; see :meth:`wake`."""
+        """Whether another thread wants attention; see :meth:`wake`."""
         self.stopwatch = Stopwatch()
-        """Counts how long the user's thread waits here, where that is who drives the host."""
+        """Counts how long the user's thread waits here, if it drives the host."""
         self._lines: dict[int, HostEnd] = {}
         self._rings: dict[int, Ring] = {}
         self._poller = select.poll()
         self._poller.register(self.bell.fd, select.POLLIN)
 
     def watch(self, index: int, line: HostEnd) -> None:
-        """Look into this worker's mailbox, and no longer into its predecessor's."""
+        """Read this worker's mailbox, and no longer its predecessor's."""
         self._lines[index] = line
         self._rings[index] = line.from_worker
 
     def forget(self, index: int) -> None:
-        """Do not look into this worker's mailbox any more."""
+        """Stop reading this worker's mailbox."""
         self._lines.pop(index, None)
         self._rings.pop(index, None)
 
     def take(self) -> Iterator[Arrival]:
-        """Everything that is here now; a ProtocolError in place of what is no message."""
+        """Everything that is here now, with a ProtocolError in place of a malformed message."""
         for index, line in list(self._lines.items()):
-            # Until somebody else has its place: nobody wants what the lost one said.
+            # Stop once the worker is replaced: messages of a lost one are of no use.
             while self._lines.get(index) is line:
                 try:
                     received = line.receive()
@@ -79,19 +79,19 @@ class Inbox:
         return True
 
     def wake(self) -> None:
-        """End a wait; may be called by any thread."""
+        """End a wait; may be called from any thread."""
         self.was_woken = True
         self.bell.ring()
 
     def fall_asleep(self, is_done: Callable[[], bool] = never) -> bool:
-        """From now on workers ring; False if something is here already. Then :meth:`wake_up`."""
+        """Have workers ring until :meth:`wake_up`; False if something is here already."""
         if self.flags is not None:
             self.flags.fall_asleep()
-        # Whoever answered while we were awake did not ring.
+        # Workers that answered while we were awake did not ring.
         return not is_done() and self.is_empty()
 
     def wake_up(self) -> None:
-        """Workers need not ring any more."""
+        """Let workers stop ringing."""
         if self.flags is not None:
             self.flags.wake_up()
 
@@ -118,7 +118,7 @@ class Inbox:
         return is_rung
 
     def spin_until(self, is_done: Callable[[], bool]) -> bool:
-        """Look again and again, yielding the core; False if it takes long."""
+        """Spin, yielding the core each time; False if it takes long."""
         watch = self.stopwatch
         before = watch.begin(WAIT) if watch.is_on else ""
         deadline, is_over = time.perf_counter() + SPIN_S, False
@@ -131,7 +131,7 @@ class Inbox:
         return is_over
 
     def close(self) -> None:
-        """Give the bell back."""
+        """Release the bell."""
         self._lines.clear()
         self._rings.clear()
         self.bell.close()

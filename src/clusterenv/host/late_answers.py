@@ -1,4 +1,4 @@
-"""How long workers wait for the slower ones, where all are asked together."""
+"""How long workers wait for slower ones when all are asked together."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _NANOSECONDS = 1e-9
 
 
 class LateAnswers:
-    """Looks, whenever workers are asked again, when each of them had answered before."""
+    """Notes, whenever workers are asked again, when each of them had answered."""
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock, self._asked_at = clock, clock()
         self._waited: Counter[int] = Counter()
 
     def note(self, workers: Sequence[Worker]) -> None:
-        """These workers are about to be asked: who of them has waited for the last one?"""
+        """Call before these workers are asked: adds how long each has waited for the last one."""
         answered_at = [worker.answered_at for worker in workers]
         last = max(answered_at)
         for worker, at in zip(workers, answered_at, strict=True):
-            # Who has answered nothing meanwhile was not asked, or is still at work.
+            # A worker without an answer since then was not asked, or is still at work.
             if at > self._asked_at:
                 self._waited[worker.index] += last - at
         self._asked_at = self._clock()

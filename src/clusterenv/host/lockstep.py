@@ -1,8 +1,8 @@
 """All workers are called to step, and answer, by numbers in shared memory alone.
 
-This is what a loop around ``step(actions)`` repeats all the time, and where every microsecond of
-the head is one that all workers wait. Such a call is not tracked as a pending request: it becomes
-one per worker as soon as anything else has to be heard or done.
+A loop around ``step(actions)`` does this all the time, and all workers wait during every
+microsecond of the head's. Such a call is not tracked as a pending request; it becomes one per
+worker as soon as anything else has to be handled.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ class Lockstep:
         self._rows, self._flags, self._workers = rows, rows.flags, workers
         self._indices = list(range(num_workers))
         self.is_open = False
-        """Whether a call waits for its answers, and is not tracked otherwise."""
+        """Whether a call waits for answers without being tracked as a request."""
         self._number, self._step = 0, Step(0, ())
-        """The last call, and what was asked for by it."""
+        """The number of the last call, and its step."""
         self._begun_at = 0.0
         self._num_messages, self._calm_at = 0, _NEVER
-        """Messages before the call, and before the last one if nothing but that came."""
+        """The messages before the call; and before the last one, if nothing else has come since."""
         self._staffed: list[Worker] = []
         self._mailboxes: list[Mailbox] = []
 
     def step_again(self, number: int, step: Step, actions: Array) -> bool:
-        """As :meth:`begin` and :meth:`finish`, if the last thing that happened was such a step.
+        """Like :meth:`begin` and :meth:`finish`, if the last thing that happened was such a step.
 
-        All workers wait for the head to go through this, and where it has the core of one of them,
-        all that it touches drives that worker's envs out of the caches: it is flat, and short.
+        All workers wait while the head goes through this. If it runs on the core of one of them,
+        whatever it touches evicts that worker's envs from the caches; so it is flat and short.
 
         Returns:
-            True if all have answered. Else :meth:`finish` has to go on with it if it ``is_open``,
-            and if not, nothing was begun.
+            True if all have answered. If not, :meth:`finish` must continue it if it ``is_open``;
+            otherwise nothing was begun.
         """
         workers, flags = self._workers, self._flags
         inbox = workers.inbox
@@ -55,7 +55,7 @@ class Lockstep:
             return False
         self._num_messages, self._calm_at = self._calm_at, _NEVER
         if not inbox.may_spin:
-            # Before anybody is called: who answers rings, so that there is no need to look first.
+            # Before the call: workers that answer then ring, so there is no need to look first.
             flags.announce_sleep()
         self._call(number, step, actions)
         if not inbox.may_spin:
@@ -64,7 +64,7 @@ class Lockstep:
             if flags.are_silent(self._indices, number):
                 self._close()
                 return True
-            # A bell may also ring late, when all are at work again.
+            # The bell may also be an old one, while all are at work again.
             if not is_rung or flags.are_several_missing(number):
                 return False
         watch = inbox.stopwatch
@@ -77,11 +77,11 @@ class Lockstep:
         return is_done
 
     def _close(self) -> None:
-        """All have answered, and nobody has anything to add: they can be called again like that."""
+        """End a call that all have answered with rows alone: it can be repeated like that."""
         self.is_open, self._calm_at = False, self._num_messages
 
     def begin(self, number: int, step: Step, actions: Array) -> bool:
-        """Call all workers for ``step``; False if they cannot be."""
+        """Call all workers for ``step``; False if that is not possible."""
         self._num_messages, self._calm_at = self._workers.num_messages, _NEVER
         self._staffed = self._workers.all[: len(self._indices)]
         if not (MAY_SPIN and all(_can_be_called(worker) for worker in self._staffed)):
@@ -99,17 +99,17 @@ class Lockstep:
                 worker.line.wake_if_asleep()
 
     def finish(self, timeout_s: float) -> bool:
-        """Wait until all have answered; False if there is more to hear, or not enough time."""
+        """Wait until all have answered; False if there is more to handle, or time is up."""
         inbox, flags = self._workers.inbox, self._flags
         deadline = time.monotonic() + timeout_s
         while inbox.wait(deadline - time.monotonic(), self._is_done):
-            # The last but one rings, see AnswerFlags: the last is not far. But a bell may also
-            # ring late, when all are at work again.
+            # The last worker but one rings, see AnswerFlags, so the last one is not far. But the
+            # bell may also be an old one, while all are at work again.
             is_done = self._is_done()
             if not is_done and not flags.are_several_missing(self._number):
                 is_done = inbox.spin_until(self._is_done) and self._is_done()
             if is_done:
-                # Whoever has said anything meanwhile is not silent.
+                # Workers that sent a message meanwhile do not count as silent.
                 self._close()
                 return True
             if not inbox.is_empty():
@@ -121,7 +121,7 @@ class Lockstep:
         return self._flags.are_silent(self._indices, self._number)
 
     def become_pending(self) -> None:
-        """From now on the call is like any other request."""
+        """Track the call like any other request from now on."""
         if not self.is_open:
             return
         self.is_open = False
@@ -130,11 +130,11 @@ class Lockstep:
 
     @property
     def step(self) -> Step:
-        """What the last call was for."""
+        """The step of the last call."""
         return self._step
 
     def answered(self) -> list[Worker]:
-        """Who has answered, with rows alone, a call that became a request."""
+        """The workers that answered, with rows alone, a call that has become a request."""
         number, flags = self._number, self._flags
         return [
             worker
@@ -143,11 +143,11 @@ class Lockstep:
         ]
 
     def take(self, worker: Worker) -> Asked:
-        """The call that this worker has answered is over for it."""
+        """End the call for this worker, which has answered it."""
         return worker.asked.pop(self._number)
 
 
 def _can_be_called(worker: Worker) -> bool:
-    # What it was asked before is told first: a fragment must not be overtaken by a later row.
+    # Earlier requests come first: a later row must not overtake a fragment.
     is_free = worker.is_ready and not worker.not_reset and not worker.asked
     return is_free and worker.line.can_call()

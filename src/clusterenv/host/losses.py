@@ -1,4 +1,4 @@
-"""Which workers are lost: they ended, have to leave, or do not answer in time."""
+"""Which workers are lost: those that end, have to leave, or do not answer in time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HUNG_GRACE_S = 2.0
 
 
 def has_to_go(worker: Worker) -> bool:
-    """Whether a worker that said it has to leave can: fragments can be collected again."""
+    """Whether a worker that must leave can do so now: fragments can be collected again."""
     return bool(worker.leaving) and all(
         isinstance(asked.request, Collect) for asked in worker.asked.values()
     )
@@ -23,7 +23,7 @@ def has_to_go(worker: Worker) -> bool:
 def overdue(
     workers: list[Worker], limits: WorkerLimits, now: float
 ) -> Iterator[tuple[Worker, str]]:
-    """Who has not answered, or has not got ready, in time; and for how long it might have."""
+    """The workers that have not answered or become ready in time, with the limit they broke."""
     for worker in workers:
         if not worker.is_ready:
             if _waited_s(worker, now) > limits.restart_timeout_s:
@@ -33,9 +33,9 @@ def overdue(
 
 
 def _waited_s(worker: Worker, now: float) -> float:
-    """How long somebody has waited for this worker to get ready.
+    """How long somebody has been waiting for this worker to become ready.
 
-    Before that nobody listened: it may have been built long ago.
+    Before the first request nobody was listening, and it may have been ready for long.
     """
     asked_at = min((asked.sent_at for asked in worker.asked.values()), default=now)
     return now - max(asked_at, worker.started_at)
@@ -46,7 +46,7 @@ def _is_late(request: AnyRequest, waited_s: float, limits: WorkerLimits) -> bool
 
 
 def allowed_s(request: AnyRequest, step_timeout_s: float) -> float:
-    """How long an answer may take. Within the longer requests the worker watches each step."""
+    """How long an answer may take. In longer requests the worker itself watches each step."""
     match request:
         case Collect(num_steps=num_steps):
             return step_timeout_s * num_steps

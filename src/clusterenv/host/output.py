@@ -1,8 +1,8 @@
-"""The logs of workers are kept short; where the host is a process of its own, what workers print
-goes to its output as well, and so where its launcher logs it.
+"""Keeps the logs of workers short. If the host is a process of its own, it also copies what workers
+print to its own output, and so to its launcher's log.
 
-A thread does it: whoever reads that output, a terminal or a link far away, may be slow, and workers
-print whether anybody drives their host or not.
+A thread does this: the reader of that output, a terminal or a distant link, may be slow, and
+workers print whether anybody drives their host or not.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from clusterenv.children import ChildProcess
 
 _EVERY_S = 0.5
 _SOON_S = 0.05
-"""After a cut: whoever prints so much will soon need another."""
+"""After a cut: a worker that prints this much will soon need another."""
 _MOST_BYTES = 65_536
-"""That much of what is new in one log is copied at a time; of more, the end."""
+"""How much new output of one log is copied at a time; if there is more, its end."""
 _LEAST_BYTES = 4_096
 """Less than this is not worth a note of what was left out."""
 _FREELY_BYTES = 1 << 20
 _BYTES_PER_S = 1 << 10
-"""Of one worker so much is copied freely, and then so much: the file at the other end of the
-host's output may be one that nobody cuts."""
+"""How much of one worker's output is copied freely, and at what rate after that: nobody may be
+trimming the file at the other end of the host's output."""
 
 
 class WorkerOutput(threading.Thread):
-    """Keeps the logs of the workers that it follows short, and copies what is new in them.
+    """Keeps the logs of workers short, and copies what is new in them.
 
     Args:
-        target: The descriptor to copy to; None: nothing is copied.
+        target: The descriptor to copy to; None to copy nothing.
     """
 
     def __init__(self, target: int | None = None) -> None:
@@ -40,21 +40,21 @@ class WorkerOutput(threading.Thread):
         self._closing = threading.Event()
 
     def follow(self, name: str, child: ChildProcess) -> None:
-        """Take care of what this worker prints, until it has ended."""
+        """Follow this worker's output until it has ended."""
         self._logs.append(_FollowedLog(name, child))
 
     def run(self) -> None:
-        """Look now and then, until :meth:`close`."""
+        """Look at regular intervals until :meth:`close`."""
         pause_s = _EVERY_S
         while not self._closing.wait(pause_s):
             pause_s = _SOON_S if self.look() else _EVERY_S
         self.look()
 
     def look(self) -> bool:
-        """Copy what is new, cut what is too long; whether something was."""
+        """Copy what is new, and cut what is too long; returns whether anything was cut."""
         was_cut = False
         for log in list(self._logs):
-            # Before its log is read: what it prints afterwards is read the next time.
+            # Asked before its log is read, so that nothing it prints last is missed.
             is_over = log.is_over
             self._copy(log, is_over)
             was_cut |= log.trim()
@@ -75,7 +75,7 @@ class WorkerOutput(threading.Thread):
             self._target = None  # nobody reads it any more
 
     def close(self, timeout_s: float) -> None:
-        """Copy the rest, if that does not take longer."""
+        """Copy the rest, unless that takes longer than ``timeout_s``."""
         self._closing.set()
         if self.is_alive() and threading.current_thread() is not self:
             self.join(timeout_s)
@@ -86,7 +86,7 @@ class _FollowedLog:
 
     def __init__(self, name: str, child: ChildProcess) -> None:
         self._name, self._child = name, child
-        # The worker's own is closed when it is replaced.
+        # The worker's own descriptor is closed when it is replaced.
         self._log, self._position, self._missed = child.log.duplicate(), 0, 0
         self._allowance, self._refilled_at = float(_FREELY_BYTES), time.monotonic()
 
@@ -96,9 +96,9 @@ class _FollowedLog:
         return self._child.exit_code() is not None
 
     def read(self, to_the_end: bool, now: float) -> bytes:
-        """The lines that are new, each with the name of the worker.
+        """The new lines, each with the name of the worker.
 
-        A line that is not complete waits for its end, unless nothing more will come.
+        An incomplete line waits for its end, unless nothing more will come.
         """
         most = self._may_read(to_the_end, now)
         if most < _LEAST_BYTES:
@@ -130,7 +130,7 @@ class _FollowedLog:
         return b"".join(line + b"\n" for line in lines)
 
     def trim(self) -> bool:
-        """Cut the log if it has become too long; whether it was."""
+        """Cut the log if it has become too long; returns whether it was."""
         cut = self._log.trim()
         if cut is None:
             return False
@@ -139,5 +139,5 @@ class _FollowedLog:
         return True
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self._log.close()

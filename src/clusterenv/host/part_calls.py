@@ -1,8 +1,8 @@
 """A worker is called to step a part of its slots, and answers, by numbers in shared memory alone.
 
-Partial batches do that all the time: some slots step while the user computes actions for others.
-As in lockstep, such a call is not tracked as a pending request before anything else has to be heard
-or done.
+Partial batches do this all the time: some slots step while the user computes actions for others.
+As in lockstep, such a call is not tracked as a pending request until anything else has to be
+handled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from clusterenv.protocol.requests import Step
 
 @dataclass(slots=True)
 class _Part:
-    """What a worker was called for; by now it may be a pending request."""
+    """A call to a worker, which may have become a pending request by now."""
 
     worker: Worker
     number: int
@@ -36,20 +36,20 @@ class PartCalls:
 
     Args:
         flags: Where workers answer.
-        workers: Who is called.
-        ready: Where slots go that have been answered for.
+        workers: The workers to call.
+        ready: Receives the slots that have been answered for.
     """
 
     def __init__(self, flags: PartFlags, workers: Workers, ready: list[int]) -> None:
         self._flags, self._workers, self._ready = flags, workers, ready
-        # By worker, each in the order in which the worker answers.
+        # By worker, in the order of its answers.
         self._parts: defaultdict[int, deque[_Part]] = defaultdict(deque)
         self._called: list[Worker] = []
         self._num_wanted = 0
         self.num_open = 0
-        """How many calls wait for their answers, and are not tracked otherwise."""
+        """How many calls wait for answers without being tracked as requests."""
         self.num_rows = 0
-        """How many slots were answered for, ever, by rows alone."""
+        """How many slots have been answered for by rows alone, over the whole run."""
 
     def call(
         self,
@@ -60,7 +60,7 @@ class PartCalls:
         dtype: str,
         now: float,
     ) -> bool:
-        """Call a worker, which may sleep still; False if it cannot be called."""
+        """Call a worker, which may still be asleep; False if it cannot be called."""
         first, count = slots[0], len(slots)
         if not (MAY_SPIN and worker.is_ready) or slots[-1] - first + 1 != count:
             return False
@@ -75,29 +75,29 @@ class PartCalls:
         return True
 
     def ring(self) -> None:
-        """Wake those that were called and sleep."""
+        """Wake the called workers that are asleep."""
         barrier()
         for worker in self._called:
             worker.line.wake_if_asleep()
         self._called.clear()
 
     def wait_for(self, num_slots: int, timeout_s: float) -> bool:
-        """Wait until so many slots are ready.
+        """Wait until this many slots are ready.
 
         Returns:
-            False if time is up, or if there is something else to hear.
+            False if time is up, or if something else must be handled first.
         """
         inbox, flags = self._workers.inbox, self._flags
         self._num_wanted, deadline = num_slots, time.monotonic() + timeout_s
         if inbox.may_spin and inbox.spin_until(self._are_enough):
             return self._are_enough() and inbox.is_empty()
         while timeout_s > 0:
-            # Counted before it looks: what comes meanwhile wakes it earlier, not later.
+            # Counted before looking: what comes in between wakes us earlier, not later.
             num_answers = flags.total()
             self.take()
             flags.fall_asleep(num_answers + self._fewest_answers())
             try:
-                # Whoever answered while it was awake did not ring.
+                # Workers that answered while we were awake did not ring.
                 if not inbox.is_empty():
                     return False
                 if self._are_enough():
@@ -111,7 +111,7 @@ class PartCalls:
         return False
 
     def _fewest_answers(self) -> int:
-        """Before that many more come, there cannot be enough slots."""
+        """How many more answers must come, at least, before there can be enough slots."""
         missing, largest = self._num_wanted - len(self._ready), 1
         for parts in self._parts.values():
             for part in parts:
@@ -123,7 +123,7 @@ class PartCalls:
         return len(self._ready) >= self._num_wanted
 
     def take(self) -> bool:
-        """Whether there are answers by rows alone; their slots are ready now."""
+        """Move slots that were answered for by rows alone to ``ready``; whether there were any."""
         answers, num_before = self._flags.answers, len(self._ready)
         for parts in self._parts.values():
             while parts:
@@ -146,7 +146,7 @@ class PartCalls:
             del part.worker.asked[part.number]
 
     def become_pending(self) -> None:
-        """From now on the calls so far are like any other request."""
+        """Track the calls so far like any other request from now on."""
         self._flags.wake_at_any_answer()
         if not self.num_open:
             return

@@ -1,4 +1,4 @@
-"""What a host is to run: told by the head, the same here and on another machine."""
+"""What a host is to run, told by the head; the same here and on another machine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class WorkerSetup(msgspec.Struct, frozen=True):
     """What workers are started with, the same on all hosts of a run."""
 
     hash_seed: int | None = None
-    """Their ``PYTHONHASHSEED``: sets of strings are in the same order on all of them."""
+    """Their ``PYTHONHASHSEED``, so that sets of strings have the same order on all of them."""
     log_dir: str = ""
-    """A folder of the host's machine for a log per worker; empty: logs have no name."""
+    """A folder on the host's machine for a log per worker; if empty, logs are unnamed."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Which envs to build. ``backend`` and ``sync_rule`` are pickled: from the head downwards is
-    the one direction in which pickle travels."""
+    """Which envs to build. ``backend`` and ``sync_rule`` are pickled: pickle travels only
+    from the head downwards."""
 
     first_slot: int
     num_slots: int
@@ -39,11 +39,11 @@ class Plan(msgspec.Struct, frozen=True):
     search_path: tuple[str, ...] = ()
     working_directory: str = ""
     has_own_threads: bool = False
-    """Whether the envs run in threads of their engine's own, which want all cores."""
+    """Whether the envs run in their engine's own threads, which want all cores."""
 
     @property
     def slots(self) -> range:
-        """The slots of the host, which are neighbours."""
+        """The slots of the host, which are consecutive."""
         return range(self.first_slot, self.first_slot + self.num_slots)
 
 

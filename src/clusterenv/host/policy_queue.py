@@ -1,6 +1,6 @@
-"""Requests that need a policy: until the weights are there, and their worker is free.
+"""Requests that need a policy wait here until the weights are there and their worker is free.
 
-What a worker is asked after such a request waits behind it, so that nothing overtakes a fragment.
+Later requests to the same worker wait behind them, so that nothing overtakes a fragment.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from clusterenv.protocol.requests import Act, AnyRequest, Collect, PolicyRequest
 
 @dataclass(frozen=True)
 class Waiting:
-    """What one worker is to do."""
+    """What one worker has to do."""
 
     number: int
     request: AnyRequest
-    """As the head asked for it, and …"""
+    """The head's request, and …"""
     message: AnyRequest
-    """… for this worker."""
+    """… this worker's share of it."""
     slots: tuple[int, ...]
 
 
@@ -34,7 +34,7 @@ class PolicyQueue:
 
     Args:
         weights: Decides whether to pull before a request is begun.
-        ahead: Whether a worker gets its next fragment before it is done with the last.
+        ahead: Whether a worker gets its next fragment before it finishes the last one.
     """
 
     def __init__(self, weights: HostWeights, ahead: bool) -> None:
@@ -53,17 +53,17 @@ class PolicyQueue:
         return bool(self._queues.get(worker.index))
 
     def add(self, worker: Worker, waiting: Waiting) -> None:
-        """This worker is to do this, after what it was given before."""
+        """Queue this for the worker, behind what it was given before."""
         self._queues.setdefault(worker.index, deque()).append(waiting)
 
     def begin(self, staff: Sequence[Worker]) -> Iterator[tuple[Worker, Waiting] | PullWanted]:
-        """What can be begun now; the weights that are wanted first, if any are."""
+        """What can begin now; or the weights that are needed first, if any are."""
         self._take_arrived(staff)
         if self._weights.waits_for_policy and any(map(_is_acting, staff)):
-            # What it was given to do is for the policy before, whose weights must stay till then.
+            # They still act for the previous policy, whose weights must stay until they finish.
             return
         while due := self._due(staff):
-            # Nobody's next request may pull what another's earlier one must not act with.
+            # A later request must not pull what another worker's earlier one must not act with.
             first = min(queue[0].request.request for _, queue in due)
             for worker, queue in due:
                 request = queue[0].request
@@ -85,24 +85,24 @@ class PolicyQueue:
         cause: str,
         num_bytes: int,
     ) -> None:
-        """The weights that were wanted have come; workers get them with what is begun next."""
+        """Take the weights that were wanted; workers get them with what begins next."""
         self._arrived = policy, version, vector, cause, num_bytes
 
     def _take_arrived(self, staff: Sequence[Worker]) -> None:
         if self._arrived is None:
             return
-        # The pull may have been for weights of the policy before, and that was replaced meanwhile.
+        # The pull may have been for the previous policy, which was replaced meanwhile.
         if self._weights.are_of_another(self._arrived[0]) and any(map(_is_acting, staff)):
             return
         arrived, self._arrived = self._arrived, None
         self._weights.take(*arrived)
 
     def give_up_pull(self) -> None:
-        """Whoever asked for weights may ask again."""
+        """Give up the pull under way, so that another can be made."""
         self._weights.pulls_for, self._arrived = "", None
 
     def _due(self, staff: Sequence[Worker]) -> list[tuple[Worker, deque[Waiting]]]:
-        """Who may begin with what waits first for it."""
+        """The workers that may begin with the first request in their queue."""
         return [
             (worker, queue)
             for worker in staff
@@ -111,7 +111,7 @@ class PolicyQueue:
         ]
 
     def _may_have(self, worker: Worker, request: AnyRequest) -> bool:
-        """Whether it is due: what was asked for ahead is so at once, as its version is fixed."""
+        """Whether it is due; a request made ahead is due at once, since its version is fixed."""
         return (
             self._ahead
             or is_ahead(request)
@@ -119,7 +119,7 @@ class PolicyQueue:
         )
 
     def forget(self, worker: Worker) -> list[Waiting]:
-        """Nobody will do what this worker was to do."""
+        """Empty this worker's queue; returns what was in it."""
         return list(self._queues.pop(worker.index, ()))
 
 

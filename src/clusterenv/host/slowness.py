@@ -1,4 +1,4 @@
-"""Workers that make no progress: told, with their stacks, long before they count as lost."""
+"""Reports workers that make no progress, with their stacks, long before they count as lost."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from clusterenv.host.worker import Worker
 from clusterenv.memory.pulse import STACKS_FOLLOW
 from clusterenv.protocol.requests import Act, Collect, Evaluate, Reset, Step
 
-# A worker's signs of life come twice a second; where they stop, its stacks need a moment, too.
+# A worker's signs of life come twice a second, and when they stop, its stacks need a moment.
 _GRACE_S = 1.5
 _HUNG_GRACE_S = 2.0
 _MOST_LINES = 20
 _TIMEOUT = "Timeout ("
-"""So begins what faulthandler writes when code holds the GIL."""
+"""The beginning of what faulthandler writes when code holds the GIL."""
 _DOING = {
     Step: "a step",
     Act: "a step",
@@ -26,22 +26,22 @@ _DOING = {
 
 
 def find_stuck(workers: Sequence[Worker], limits: WorkerLimits, now: float) -> Iterator[Stuck]:
-    """What is to be told of workers that make no progress; of several, one with its stack."""
+    """A report about workers that make no progress; if there are several, one with a stack."""
     found = [(worker, seconds) for worker in workers if (seconds := _stuck_s(worker, limits, now))]
     if found:
-        # Threads of one process take turns: the others wait for the one that is in user code.
+        # Threads of one process take turns: the others wait for the one in user code.
         worker, seconds = max(found, key=lambda one: len(_stack_of(one[0])))
         others = f" (as {len(found) - 1} more workers do)" if len(found) > 1 else ""
         yield Stuck(worker.name, _in_words(worker, seconds, others, limits))
 
 
 def _stuck_s(worker: Worker, limits: WorkerLimits, now: float) -> float:
-    """For how long it has made no progress, if that has not been told yet; else 0."""
+    """For how long it has made no progress, if that was not reported yet; else 0."""
     pulse, alive_at = worker.pulse, worker.pulse.alive_at
     if pulse.num_stacks != worker.num_stacks:
         worker.num_stacks = pulse.num_stacks
         stuck_s = now - pulse.busy_since if pulse.busy_since else 0.0
-        # If nobody looked for a while, it may be at something else by now.
+        # If nobody looked for a while, it may be doing something else by now.
         return stuck_s if stuck_s > limits.slow_warning_s else 0.0
     if not worker.is_busy:
         worker.is_told_slow = False
@@ -53,10 +53,10 @@ def _stuck_s(worker: Worker, limits: WorkerLimits, now: float) -> float:
 
 
 def _known_since(worker: Worker, now: float) -> float:
-    """Since when it must be at what it does, if it gives no signs of life: a thread gives none."""
+    """Since when it must be busy, if it gives no signs of life, as threads do not."""
     if not worker.is_ready:
         return worker.started_at
-    # Nobody knows how long these may take; within them a worker watches each step.
+    # These may take any time; within them the worker itself watches each step.
     asked = [a for a in worker.asked.values() if not isinstance(a.request, Collect | Evaluate)]
     return min((one.sent_at for one in asked), default=now)
 
@@ -64,7 +64,7 @@ def _known_since(worker: Worker, now: float) -> float:
 def find_frozen(
     workers: Iterable[Worker], limits: WorkerLimits, now: float
 ) -> Iterator[tuple[Worker, str]]:
-    """Whose env has held the GIL for too long: such a worker cannot end itself."""
+    """Workers whose env has held the GIL for too long: they cannot end themselves."""
     for worker in workers:
         alive_at, (name, allowed_s) = worker.pulse.alive_at, _limit_of(worker, limits)
         if alive_at and worker.is_busy and now - alive_at > allowed_s + _HUNG_GRACE_S:
@@ -72,7 +72,7 @@ def find_frozen(
 
 
 def _limit_of(worker: Worker, limits: WorkerLimits) -> tuple[str, float]:
-    """How long it may take for what it does now."""
+    """The limit on what it is doing now."""
     if worker.is_ready:
         return "step_timeout_s", limits.step_timeout_s
     return "startup_timeout_s", limits.startup_timeout_s
@@ -97,7 +97,7 @@ def _stack_of(worker: Worker) -> str:
 
 
 def stack_in(log: str) -> str:
-    """The stacks that were written to a log last, that of the main thread first."""
+    """The stacks that were written to a log last, the main thread's first."""
     start = max(log.rfind(STACKS_FOLLOW), log.rfind(_TIMEOUT))
     if start < 0:
         return ""
@@ -110,5 +110,5 @@ def stack_in(log: str) -> str:
 
 
 def _is_ours(line: str) -> bool:
-    """Whether a line of a stack is about the worker itself, and not about the user's code."""
+    """Whether a line of a stack is about the worker itself and not about the user's code."""
     return "/clusterenv/worker/" in line or '"<frozen runpy>"' in line

@@ -1,4 +1,4 @@
-"""The workers of a host that own slots: which slots each has, and how they get ready."""
+"""The workers of a host that own slots: which slots each owns, and how they get ready."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Staff:
         self._all, self._plan, self._spaces = workers, plan, spaces
         self.slots = plan.slots
         self.size = sum(1 for worker in workers if worker.slots)
-        """How many there are: the first of the host's workers."""
+        """How many there are; they are the first of the host's workers."""
         firsts = [worker.slots[0] for worker in self.members]
         self._splitter = Splitter([*firsts, self.slots.stop])
 
@@ -46,7 +46,7 @@ class Staff:
         return [(workers[owner], group, part) for owner, group, part in groups]
 
     def map_rows(self) -> SharedRows:
-        """The rows of all slots; OSError if there is no memory for them."""
+        """Map the rows of all slots; OSError if there is no memory for them."""
         observation = space_from_plain(unpack(self._spaces.observation, allow_pickle=True))
         action = single_array_leaf(space_from_plain(unpack(self._spaces.action, allow_pickle=True)))
         leaves, fd = leaves_of(observation), self._all.rows_fd
@@ -54,7 +54,7 @@ class Staff:
         return SharedRows(fd, self.slots, self.size, action, leaves)
 
     def lay_out(self, worker: Worker) -> None:
-        """Tell a worker that has built its envs where their rows are."""
+        """Tell a worker that has built its envs where its rows are."""
         worker.policy_id = 0
         message = MapRows(
             self._spaces.observation,
@@ -67,9 +67,9 @@ class Staff:
         self._all.tell(worker, message)
 
     def replace(self, worker: Worker, reason: str, worked_s: float) -> str:
-        """End a worker, and have another in its place; or why there will be none.
+        """Replace a worker by another one; returns why not, or empty.
 
-        Should Ctrl-C come between, the worker is found to have ended, and is replaced then.
+        If Ctrl-C interrupts this, the worker is later found to have ended, and is replaced then.
         """
         restarts, limits, now = worker.restarts, self._all.limits, time.monotonic()
         if refusal := restarts.spend(limits, reason, now, worked_s, bool(worker.leaving)):
@@ -80,7 +80,7 @@ class Staff:
             self._all.build(successor, self._plan)
             successor.not_reset = set(successor.slots)
         except OSError as error:
-            # The worker itself, or its successor, if there is one already.
+            # The worker itself, or its successor if there is one already.
             self._all.dismiss(self._all.all[worker.index])
             return f"It cannot be replaced: {error}"
         return ""

@@ -1,7 +1,8 @@
-"""How workers come to be: as processes of this machine, or as threads of this process."""
+"""Starts workers, as processes on this machine or as threads of this process."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -33,7 +34,7 @@ ONE_THREAD = {
     "NUMEXPR_NUM_THREADS": "1",
     "VECLIB_MAXIMUM_THREADS": "1",
 }
-"""For the environment of workers: each owns one core, and more threads would only fight."""
+"""For workers' environment: each owns one core, and more threads would only compete for it."""
 _THREAD_GRACE_S = 0.1
 _LAST_OUTPUT_S = 1.0
 
@@ -43,39 +44,39 @@ class Running(Protocol):
 
     @property
     def pid(self) -> int:
-        """The process that it is in."""
+        """The process it runs in."""
 
     def how_it_ended(self) -> str | None:
-        """In words; None while it runs."""
+        """How it ended, in words; None while it runs."""
 
     def log_tail(self) -> str:
         """The end of what it printed."""
 
     def wait(self, deadline: float) -> None:
-        """Let it end by itself until then, on the monotonic clock."""
+        """Give it until ``deadline``, on the monotonic clock, to end by itself."""
 
     def kill(self) -> None:
         """End it at once."""
 
 
 class NotStarted:
-    """In the place of a worker that is to be started later."""
+    """Stands in for a worker that will be started later."""
 
     pid = 0
 
     def how_it_ended(self) -> str | None:
-        """It has not begun."""
+        """None: it has not begun."""
         return None
 
     def log_tail(self) -> str:
-        """It has printed nothing."""
+        """Empty: it has printed nothing."""
         return ""
 
     def wait(self, deadline: float) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: there is nothing to wait for."""
 
     def kill(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to end."""
 
 
 class Starter(Protocol):
@@ -85,10 +86,10 @@ class Starter(Protocol):
         """Start a worker; do not wait for it."""
 
     def close(self) -> None:
-        """All workers have ended, and none will be started any more."""
+        """Clean up; all workers have ended, and no more will be started."""
 
     def end_strays(self, name: str | None = None) -> None:
-        """This worker is gone, or all of them are: end what their envs have started and left."""
+        """End what the envs of this worker, which is gone, or of all workers have left running."""
 
 
 class ProcessStarter:
@@ -96,10 +97,10 @@ class ProcessStarter:
 
     Args:
         environment: Environment variables for the workers, on top of this process's own.
-        log_dir: Where each worker's output goes; by default to files without a name.
+        log_dir: Where each worker's output goes; by default to unnamed files.
         copy_to: The descriptor that their output is copied to.
-        heed_signals: Whether a worker that gets SIGTERM or SIGUSR1 leaves. On other machines an
-            engine sends these to all processes of a job, and it is the host that leaves.
+        heed_signals: Whether a worker leaves on SIGTERM or SIGUSR1. On other machines an engine
+            sends these to all processes of a job, and it is the host that leaves.
     """
 
     def __init__(
@@ -141,11 +142,11 @@ class ProcessStarter:
         return child
 
     def close(self) -> None:
-        """All workers have ended: what they said last is copied, if that does not take long."""
+        """Copy the last output of the workers, which have all ended, unless that takes long."""
         self._output.close(_LAST_OUTPUT_S)
 
     def end_strays(self, name: str | None = None) -> None:
-        """This worker is gone, or all of them are: end what their envs have started and left."""
+        """End what the envs of this worker, which is gone, or of all workers have left running."""
         self._family.end(name)
 
 
@@ -165,7 +166,7 @@ def _make_folder(log_dir: Path) -> None:
 
 
 class ThreadStarter:
-    """Each worker is a thread of this process: breakpoints and profilers work."""
+    """Each worker is a thread of this process, so that breakpoints and profilers work."""
 
     def __init__(self) -> None:
         # One at a time: envs of one process may share a renderer or a simulator.
@@ -178,16 +179,16 @@ class ThreadStarter:
         return thread
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def end_strays(self, name: str | None = None) -> None:
-        """What an env has started is this process's own: the user's to end."""
+        """Do nothing: what an env starts belongs to this process, and the user ends it."""
 
 
 class _WorkerThread(threading.Thread):
     def __init__(self, name: str, start: Start, turn: threading.Lock) -> None:
         super().__init__(name=f"clusterenv {name}", daemon=True)
-        # The host closes its own, whatever the envs of this thread are still doing.
+        # Own copies: the host closes its descriptors whatever this thread's envs are still doing.
         self._descriptors = start.descriptors.duplicated()
         with kept_from_children():
             self._line = WorkerEnd(self._descriptors, spins=False)
@@ -214,11 +215,11 @@ class _WorkerThread(threading.Thread):
         return None if self.is_alive() else "its thread ended"
 
     def log_tail(self) -> str:
-        """Its last words; where it is, while it runs."""
+        """Its last traceback; or its stack, while it runs."""
         frames = sys._current_frames()
         if self.ident not in frames:
             return self._log
-        # As faulthandler does it, which the other workers use.
+        # In the format of faulthandler, which worker processes use.
         calls = reversed(traceback.extract_stack(frames[self.ident]))
         lines = [f'  File "{one.filename}", line {one.lineno} in {one.name}' for one in calls]
         return "\n".join([STACKS_FOLLOW, *lines])
@@ -230,5 +231,8 @@ class _WorkerThread(threading.Thread):
         """A thread cannot be killed: it ends when its envs return."""
         if not self._line.is_over:
             self._line.is_over = True
-            bell.ring(self._doorbell)
+            # If the bell is a pipe, this is the end to wait on: the thread wakes up when the host
+            # closes the other one.
+            with contextlib.suppress(OSError):
+                bell.ring(self._doorbell)
             self.join(_THREAD_GRACE_S)

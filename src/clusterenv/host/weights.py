@@ -1,4 +1,4 @@
-"""Which weights the workers of a host act with: one copy for all, pulled when the rule says so."""
+"""The weights that a host's workers act with: one copy for all, pulled when the rule says so."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from clusterenv.sync.rules import EVALUATION, FIRST, News, SyncRule
 
 
 class HostWeights:
-    """Knows what the head has, what the workers have, and decides whether to pull.
+    """Knows what the head has and what the workers have, and decides whether to pull.
 
     It knows much because a sync rule may ask for all of it.
     """
@@ -34,21 +34,21 @@ class HostWeights:
         self._rule, self._first_slot = rule, first_slot
         self._store, self._evaluation = store, evaluation
         self.policy: TakePolicy | None = None
-        """The policy of the weights that are held."""
+        """The policy whose weights are held."""
         self._held, self._held_for_evaluation = 0, 0
         self._newest = Newest(0, 0)
         self._measured: Measured | None = None
         self._drift = 0.0
         self._pulled_at_s, self._pulled_bytes = time.monotonic(), 0
         self.pulls_for = ""
-        """The cause of the pull that is under way, if one is."""
+        """The cause of the pull under way, if there is one."""
 
     @property
     def _policy_id(self) -> int:
         return 0 if self.policy is None else self.policy.policy_id
 
     def learn(self, newest: Newest) -> None:
-        """What the head says goes for its newest version, unless we know of a newer one."""
+        """Take the head's news, unless a newer version is known already."""
         if newest.version < self._newest.version:
             return
         self._newest = newest
@@ -59,15 +59,15 @@ class HostWeights:
 
     @property
     def waits_for_policy(self) -> bool:
-        """Whether the head has another policy altogether than the workers."""
+        """Whether the head has a different policy object than the workers."""
         return 0 != self._policy_id != self._newest.policy_id
 
     def are_of_another(self, policy: TakePolicy) -> bool:
-        """Whether the weights that are held are of another policy than this one."""
+        """Whether the weights held belong to another policy than this one."""
         return 0 != self._policy_id != policy.policy_id
 
     def wanted_for(self, request: PolicyRequest | None) -> PullWanted | None:
-        """What to pull before ``request`` can be begun (None: before the next that comes)."""
+        """The pull needed before ``request`` (None: the next one that comes) can begin."""
         cause = self._cause(request)
         if cause is None:
             return None
@@ -77,11 +77,11 @@ class HostWeights:
         return PullWanted(self._policy_id, held, cause, self._rule.threshold, version)
 
     def _newest_for(self, request: PolicyRequest | None) -> Newest:
-        """What ``request`` is decided by: one that was made ahead by what was newest then."""
+        """The news that ``request`` is decided by; for one made ahead, the newest at that time."""
         return request.newest if is_ahead(request) else self._newest
 
     def stamped(self, message: AnyRequest) -> AnyRequest:
-        """``message`` as a worker gets it: one that was made ahead says which version is to act."""
+        """``message`` as a worker gets it; one made ahead says which version is to act."""
         if not is_ahead(message):
             return message
         return msgspec.structs.replace(message, newest=Newest(self._policy_id, self._held))
@@ -93,7 +93,7 @@ class HostWeights:
             is_behind = self._held_for_evaluation < self._newest.version
             return EVALUATION if is_new_policy or is_behind else None
         if newest.policy_id and (is_new_policy or self._held == 0):
-            # Another policy altogether: no rule is asked whether that may act.
+            # A different policy: the rule has no say in whether it may act, but it learns of it.
             self._rule.cause_to_pull(self._news(newest))
             return FIRST
         return self._rule.cause_to_pull(self._news(newest))
@@ -111,8 +111,8 @@ class HostWeights:
         if measured is None:
             return news
         if measured.held != self._held:
-            # Nothing that these weights did has come back to the head yet: as in a stream, where
-            # the next fragment begins before the last one is looked at. Go by how fast it drifted.
+            # Nothing that these weights did has come back to the head yet, as in a stream, where
+            # the next fragment begins before the last is read. Extrapolate the drift per version.
             return replace(news, divergence=self._drift * news.lag)
         return replace(
             news,
@@ -129,9 +129,9 @@ class HostWeights:
         cause: str,
         num_bytes: int,
     ) -> None:
-        """The weights of ``version`` have come; OSError if there is no memory for them."""
+        """Take the weights of ``version``; OSError if there is no memory for them."""
         if cause != self.pulls_for:
-            return  # of a pull that was given up
+            return  # from a pull that was given up
         self.pulls_for = ""
         is_new = policy.policy_id != self._policy_id
         if is_new:

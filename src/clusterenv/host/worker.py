@@ -31,7 +31,7 @@ class WorkerState(Enum):
     LOST = auto()
 
 
-# What was said, to it or by it, and what it is then. Building again is possible at any time.
+# The state, a message to or from the worker, and the next state. It can build again at any time.
 _NEXT = {
     (WorkerState.STARTED, BuildEnvs): WorkerState.BUILDING,
     (WorkerState.BUILDING, BuildEnvs): WorkerState.BUILDING,
@@ -53,7 +53,7 @@ class Asked:
     sent_at: float
 
     def part(self, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """The slots that an answer is about, which names some or none, for all."""
+        """The slots that an answer is about: those it names, or all if it names none."""
         if not slots:
             return self.slots
         if not set(slots) <= set(self.slots):
@@ -65,7 +65,7 @@ class Asked:
 class Worker:
     """One place of the host; a replacement is a new process in the same place.
 
-    It knows much because what is known about a peer is to be found in one place.
+    It knows much because all that is known about a peer belongs in one place.
     """
 
     index: int
@@ -81,23 +81,23 @@ class Worker:
     deal: int = 0
     """How often it was told what to build; what it built before is void."""
     policy_id: int = 0
-    """The policy that it was sent last."""
+    """The policy that it was last sent."""
     not_reset: set[int] = field(default_factory=set)
-    """The slots that it took over from a lost worker, and whose envs nobody has reset yet."""
+    """The slots that it took over from a lost worker, and whose envs have not been reset yet."""
     leaving: str = ""
-    """Why it will have to end soon, if it has said so."""
+    """Why it must end soon, if it has said so."""
     restarts: RestartBudget = field(default_factory=RestartBudget)
     ready_at: float = math.inf
-    """Since when it can be asked for work; before its slots were dealt anew it worked, too."""
+    """Since when it can be asked for work; it may have worked before slots were dealt anew."""
     worked_before_s: float = 0.0
     num_stacks: int = 0
-    """How often it was told that it makes no progress, since it showed its stacks; or …"""
+    """How often its stacks have been reported because it made no progress …"""
     is_told_slow: bool = False
-    """… that it gives no sign of life."""
+    """… and whether it has been reported for giving no sign of life."""
 
     @property
     def name(self) -> str:
-        """Which worker of its host, and the how-manieth in that place."""
+        """Its place in the host and its number in that place."""
         return f"worker-{self.index}.{self.incarnation}"
 
     @property
@@ -106,7 +106,7 @@ class Worker:
         return self.state is WorkerState.READY
 
     def note(self, message: Message) -> None:
-        """Something was said that changes its state; ProtocolError if it cannot be."""
+        """Note a message that changes its state; ProtocolError if that is not allowed now."""
         after = _NEXT.get((self.state, type(message)))
         if after is None:
             raise ProtocolError(f"{type(message).__name__} while it is {self.state.name}")
@@ -120,7 +120,7 @@ class Worker:
             self.held_back.append(message)
 
     def send_held_back(self, now: float) -> None:
-        """It is ready: send what had to wait for that."""
+        """Send what had to wait until it was ready."""
         self.ready_at = now
         for asked in self.asked.values():
             asked.sent_at = now
@@ -128,7 +128,7 @@ class Worker:
             self.line.send(self.held_back.popleft())
 
     def answered(self, number: int, slots: tuple[int, ...]) -> None:
-        """It has answered a request for these slots."""
+        """Note its answer to a request for these slots."""
         asked = self.asked[number]
         if len(slots) == len(asked.slots):
             del self.asked[number]
@@ -136,22 +136,22 @@ class Worker:
             asked.slots = tuple(sorted(set(asked.slots).difference(slots)))
 
     def void(self) -> tuple[Voided, ...]:
-        """It will not answer any more: what it was asked."""
+        """Give up its requests, which it will not answer; returns what they were."""
         voided = tuple(Voided(asked.request, asked.slots) for asked in self.asked.values())
         self.asked.clear()
         if self.held_back:
-            # Among it may be the policy.
+            # The policy may be among it.
             self.policy_id = 0
             self.held_back.clear()
         return voided
 
     def worked_s(self, now: float) -> float:
-        """How long it did good work: until it was given what it has not answered."""
+        """How long it did good work: until it got the oldest request that it has not answered."""
         until = min((asked.sent_at for asked in self.asked.values()), default=now)
         return self.worked_before_s + max(0.0, until - self.ready_at)
 
     def stop_work(self, now: float) -> None:
-        """It is going to build other envs: that is no work."""
+        """Stop the clock of good work: building other envs does not count."""
         self.worked_before_s, self.ready_at = self.worked_s(now), math.inf
 
     def status(self, host: str) -> WorkerStatus:
@@ -165,7 +165,7 @@ class Worker:
         return WorkerStatus(self.name, self.running.pid, state, slots, self.incarnation, host)
 
     def count_time(self, on: bool) -> dict[str, float]:
-        """Count what it does from now on, or no more: the seconds so far, by part."""
+        """Start or stop timing what it does; when stopped, the seconds by part."""
         times = self.line.times
         if not on:
             return times.stop()
@@ -174,7 +174,7 @@ class Worker:
 
     @property
     def answered_at(self) -> int:
-        """When it answered last, in nanoseconds, while its time was counted."""
+        """When it last answered, in nanoseconds, while it was being timed."""
         times = self.line.times
         return times.answered_at
 
@@ -208,6 +208,6 @@ class Worker:
         return None if slot == mailbox.NO_SLOT else slot
 
     def log(self) -> str:
-        """The end of its log, headed, or nothing."""
+        """The end of its log under a heading, or nothing."""
         log = self.running.log_tail().strip()
         return f"\nThe end of the log of {self.name}:\n{log}" if log else ""

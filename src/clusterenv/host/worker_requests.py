@@ -32,7 +32,7 @@ from clusterenv.protocol.requests import (
 
 
 class WorkerRequests:
-    """Who was asked what, by a message or by numbers in shared memory."""
+    """Tracks which worker was asked what, by message or by numbers in shared memory."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class WorkerRequests:
         self._weights, self._queues_ahead = weights, queues_ahead
         self._policies = PolicyQueue(weights, queues_ahead)
         self.events: deque[Event] = deque()
-        """What came of asking itself."""
+        """Events that asking itself caused."""
         self._late: LateAnswers | None = None
-        """Looked at while somebody profiles."""
+        """Used while somebody profiles."""
 
     @property
     def is_idle(self) -> bool:
@@ -61,14 +61,14 @@ class WorkerRequests:
         return not any(worker.asked for worker in self._staff.members)
 
     def step_again(self, step: Step, actions: Array) -> bool:
-        """Step every slot, and wait: what is usual, and no more; see :class:`Lockstep`."""
+        """Step every slot and wait, in the usual case only; see :class:`Lockstep`."""
         if self._late is not None:
             self._late.note(self._staff.members)
         self._workers.last_number = number = self._workers.last_number + 1
         return self.lockstep.step_again(number, step, actions)
 
     def ask(self, request: AnyRequest) -> None:
-        """Have some slots worked on."""
+        """Request work on some slots."""
         if self._late is not None:
             self._late.note(self._staff.members)
         number = self._new_number()
@@ -81,7 +81,7 @@ class WorkerRequests:
             self.begin_with_policy()
 
     def step(self, step: Step, actions: Array) -> None:
-        """Have some slots stepped; ``actions`` has a row for each of them."""
+        """Request a step of some slots; ``actions`` has a row for each of them."""
         if self._late is not None:
             self._late.note(self._staff.members)
         are_all = step.together and len(step.slots) == len(self._staff.slots)
@@ -93,7 +93,7 @@ class WorkerRequests:
             slots = self._still_there(worker, step, asked)
             if not slots:
                 continue
-            # Each part has a number of its own: a worker answers for one after the other.
+            # Each part has its own number, because a worker answers for one after the other.
             number = self._new_number()
             if self._policies.is_waiting_for(worker) or not self.parts.call(
                 worker, number, step, slots, dtype, now
@@ -102,7 +102,7 @@ class WorkerRequests:
         self.parts.ring()
 
     def count_time(self, request: CountTime) -> None:
-        """Have workers count what they do: through memory that they share, undisturbed."""
+        """Have workers time what they do, through shared memory, without disturbing them."""
         members = self._staff.members
         seconds = [worker.count_time(request.on) for worker in members]
         if self._late is not None:
@@ -119,7 +119,7 @@ class WorkerRequests:
         return self._workers.last_number
 
     def _is_in_vain(self, worker: Worker, request: AnyRequest, slots: tuple[int, ...]) -> bool:
-        """Whether the envs were lost, and whoever asks has not heard of it yet."""
+        """Whether the envs were lost and the head has not heard of it yet."""
         if isinstance(request, Reset):
             worker.not_reset.difference_update(slots)
         is_work = isinstance(request, Step | Act | Collect)
@@ -129,10 +129,10 @@ class WorkerRequests:
         return True
 
     def _still_there(self, worker: Worker, step: Step, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of these slots whose envs can be stepped; of the others it tells."""
+        """Those of these slots whose envs can be stepped; the others are reported as lost."""
         if not worker.not_reset.intersection(slots):
             return slots
-        # The others were reset alone, and go on.
+        # The slots that were reset on their own go on.
         self._tell_in_vain(step, tuple(slot for slot in slots if slot in worker.not_reset))
         return tuple(slot for slot in slots if slot not in worker.not_reset)
 
@@ -142,10 +142,10 @@ class WorkerRequests:
         self.events.append(Lost(slots, reason, reason, voided, in_vain=True))
 
     def _ask_in_order(self, worker: Worker, request: AnyRequest, message: AnyRequest) -> None:
-        """Pass on ``message``, which is this worker's share; nothing overtakes a fragment."""
+        """Pass on ``message``, this worker's share, so that it overtakes no fragment."""
         number, slots = message.request, message.slots
         if isinstance(request, PolicyRequest) or self._policies.is_waiting_for(worker):
-            # No step may begin like the last one before this.
+            # The next step must not be repeated in the quick way before this.
             self._workers.num_messages += 1
             self._policies.add(worker, Waiting(number, request, message, slots))
         else:
@@ -165,10 +165,10 @@ class WorkerRequests:
     # Policies.
 
     def announce(self, newest: Newest) -> None:
-        """There is a new version; whether it is pulled is decided here."""
+        """Hear of a new version, and decide whether to pull it."""
         self._weights.learn(newest)
         if self._queues_ahead and not (self._weights.pulls_for or self._weights.waits_for_policy):
-            # Workers begin with fragments that wait for them without another look from here.
+            # Workers begin with queued fragments without coming back here first.
             wanted = self._weights.wanted_for(None)
             if wanted is not None:
                 self.events.append(wanted)
@@ -181,12 +181,12 @@ class WorkerRequests:
         cause: str,
         num_bytes: int,
     ) -> None:
-        """The weights that were wanted for ``cause`` have come; ``num_bytes`` moved for that."""
+        """Take the weights that were wanted for ``cause``, for which ``num_bytes`` moved."""
         self._policies.take_weights(policy, version, vector, cause, num_bytes)
         self.begin_with_policy()
 
     def begin_with_policy(self) -> None:
-        """Pass on what waited for weights, or for its worker, and need not any more."""
+        """Pass on what no longer has to wait for weights or for its worker."""
         for begun in self._policies.begin(self._staff.members):
             if isinstance(begun, PullWanted):
                 self.events.append(begun)
@@ -203,30 +203,30 @@ class WorkerRequests:
     # What will not be answered.
 
     def listen(self) -> None:
-        """Calls by numbers are like any other request from now on."""
+        """Track calls by numbers like any other request from now on."""
         self.lockstep.become_pending()
         self.parts.become_pending()
 
     def has_silent_answers(self) -> bool:
-        """Whether workers that were called have answered, and have nothing to add to their rows."""
+        """Whether workers have answered calls, with nothing to add to their rows."""
         return bool(self.parts.take() or self.lockstep.answered())
 
     def silent_answers(self) -> list[Rows]:
-        """Of workers that were called, and have nothing to add to their rows."""
+        """The answers of workers to calls, with nothing to add to their rows."""
         self.parts.take()
         answered = [self.lockstep.take(worker) for worker in self.lockstep.answered()]
         return [Rows(asked.request, asked.slots) for asked in answered]
 
     def void(self, worker: Worker) -> tuple[Voided, ...]:
-        """What the worker was asked, or was to be asked, and will not answer."""
+        """Give up what the worker was asked or was to be asked; returns it."""
         waiting = [Voided(one.request, one.slots) for one in self._policies.forget(worker)]
         return (*worker.void(), *waiting)
 
     def abandon(self) -> set[int]:
-        """Take no notice of the answers to what was asked so far, nor let workers begin with it.
+        """Ignore the answers to all requests so far, and do not let workers begin with them.
 
         Returns:
-            The slots whose worker was never asked, since it is not ready yet.
+            The slots whose worker was never asked, because it is not ready yet.
         """
         self.listen()
         self.events.clear()
@@ -236,7 +236,7 @@ class WorkerRequests:
             waited = self._policies.forget(worker)
             asked = [*(one.slots for one in worker.void()), *(one.slots for one in waited)]
             if not worker.is_ready:
-                # Among it may be the reset that its envs need.
+                # The reset that its envs need may be among it.
                 worker.not_reset.update(worker.slots if asked else ())
                 never_begun.update(*asked)
             resets = [one.slots for one in waited if isinstance(one.request, Reset)]

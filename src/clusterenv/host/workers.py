@@ -1,4 +1,4 @@
-"""The workers of a host as processes: start, reach, replace and end them."""
+"""The workers of a host as processes: starts, reaches, replaces and ends them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHECK_EVERY_S = 0.1
 
 
 class Workers:
-    """Exists before anybody knows what is to be run; a ``LocalHost`` is made from it.
+    """Exists before it is known what is to be run; a ``LocalHost`` is made from it.
 
     It knows much because all workers share what it opens: memory, weights and a bell.
     """
@@ -33,15 +33,15 @@ class Workers:
     def __init__(self, count: int, starter: Starter, limits: WorkerLimits, may_spin: bool) -> None:
         self.limits, self._starter = limits, starter
         self.num_messages = 0
-        """Grows whenever something is said to workers or by them, other than by flags."""
+        """Grows with every message to or from workers; flags do not count."""
         self.num_changes = 0
         """Grows whenever the state of a worker changes."""
         self.last_number = 0
-        """Of what they were asked. It grows also when other slots are dealt to them: a late answer
-        must never be taken for that to a newer request."""
+        """The number of the last request to them. It also grows when other slots are dealt to
+        them: a late answer must never be taken for one to a newer request."""
         self._next_check = 0.0
         self._waiting: list[Worker] = []
-        """Replacements that are to be started."""
+        """Replacements that have yet to be started."""
         make_room(PER_WORKER * (count + 1), f"{count} workers")
         with ExitStack() as undo:
             undo.callback(starter.close)
@@ -61,7 +61,7 @@ class Workers:
             self._undo = undo.pop_all()
 
     def _make(self, index: int, incarnation: int, start_at: float) -> Worker:
-        """A worker that can be told what to do, and begins with it once it is started."""
+        """A worker that can be told what to do, and begins once it is started."""
         make_room(PER_WORKER, f"worker-{index}.{incarnation}")
         weights, evaluation = self.weights.fd, self.evaluation_weights.fd
         line = HostEnd(self.inbox.bell, self.rows_fd, weights, evaluation)
@@ -70,7 +70,7 @@ class Workers:
 
     @property
     def stopwatch(self) -> Stopwatch:
-        """Counts how long whoever drives the host waits for workers."""
+        """Counts how long the host's driver waits for workers."""
         return self.inbox.stopwatch
 
     def start(self, worker: Worker) -> None:
@@ -86,7 +86,7 @@ class Workers:
         self.num_changes += 1
 
     def start_due(self) -> Iterator[tuple[Worker, str]]:
-        """Start the replacements whose time has come; those that cannot be, and why."""
+        """Start the replacements that are due; yields those that cannot be started, and why."""
         for worker in list(self._waiting):
             if time.monotonic() < worker.started_at:
                 continue
@@ -105,7 +105,7 @@ class Workers:
         return len(self.all)
 
     def deal(self, slots: range) -> list[Worker]:
-        """Deal these slots to the workers, evenly; those that have some."""
+        """Deal these slots to the workers evenly; returns the workers that have some."""
         used = self.all[: len(slots)]
         first = slots.start
         for worker, size in zip(used, shares(len(slots), [1.0] * len(used)), strict=True):
@@ -132,13 +132,13 @@ class Workers:
         self.tell(worker, message)
 
     def tell(self, worker: Worker, message: Message) -> None:
-        """Say something that changes the worker's state."""
+        """Send a message that changes the worker's state."""
         self.num_messages += 1
         self.note(worker, message)
         worker.line.send(message)
 
     def note(self, worker: Worker, message: Message) -> None:
-        """Something was said that changes the worker's state."""
+        """Note a message that changes the worker's state."""
         self.num_changes += 1
         worker.note(message)
 
@@ -148,7 +148,7 @@ class Workers:
         worker.send(message)
 
     def replace(self, worker: Worker, start_at: float) -> Worker:
-        """End a worker, and have another in its place, which is to be started then."""
+        """End a worker, and put another in its place, to be started at ``start_at``."""
         self.num_messages += 1
         worker.running.kill()
         self._starter.end_strays(worker.name)
@@ -173,7 +173,7 @@ class Workers:
         worker.line.close()
 
     def ended(self) -> Iterator[tuple[Worker, str]]:
-        """The workers that have ended by themselves, and how; looked for now and then."""
+        """The workers that have ended by themselves, and how; checked every now and then."""
         now = time.monotonic()
         if now < self._next_check:
             return
@@ -185,7 +185,7 @@ class Workers:
                 yield worker, how
 
     def close(self, grace_s: float) -> None:
-        """Let the workers close their envs for ``grace_s``, then end them."""
+        """Give the workers ``grace_s`` to close their envs, then end them."""
         self._end_all(grace_s)
         self._undo.close()
 

@@ -1,4 +1,4 @@
-"""Hosts that somebody else starts: by hand, or by any tool that can run a command."""
+"""Hosts that somebody else starts, by hand or with any tool that can run a command."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _log = logging.getLogger("clusterenv")
 
 
 class AttachLauncher:
-    """Waits for hosts that come by themselves.
+    """Waits for hosts that are started elsewhere.
 
     The run's ticket is written to ``key_file``, which only its owner can read. Copy it to the
-    machines (it is a secret: whoever has it can join the run) and start on each
+    machines (it is a secret: anyone who has it can join the run), and on each of them start
 
     ``python -m clusterenv host --key-file KEY_FILE``
 
-    A host runs as many workers as its machine has cores; ``--workers N`` says otherwise. More hosts
-    than the run has places for wait as spares; one takes over when a host is lost. A host that
-    crashed or was cut off applies again by itself.
+    A host runs as many workers as its machine has cores, unless ``--workers N`` says otherwise. If
+    there are more hosts than the run has places for, the others wait as spares, and take over when
+    a host is lost. A host that crashed or was cut off applies again by itself.
 
     Args:
         key_file: Where to write the ticket. It is removed when the run ends.
         hosts: How many hosts the run waits for.
-        towards: An address of where hosts will be, by which the interface to listen on is chosen.
-            By default that of the default route.
+        towards: An address where hosts will be, which decides the interface to listen on. By
+            default that of the default route.
     """
 
     trusted = False
@@ -61,7 +61,7 @@ class AttachLauncher:
         )
 
     def _write(self, ticket: bytes) -> None:
-        # A new file, so that nobody who had opened an old one can read it, and never half of it.
+        # A new file: nobody who has an old one open can read it, and nobody reads half of it.
         with tempfile.NamedTemporaryFile(
             dir=self.key_file.parent, prefix=f".{self.key_file.name}.", delete=False
         ) as file:
@@ -70,7 +70,7 @@ class AttachLauncher:
         self._ticket = ticket
 
     def status(self) -> dict[str, Status]:
-        """Nobody but the connection knows how they are."""
+        """Only the connection can tell how they are."""
         # A copy: the watcher asks while the user's thread replaces hosts.
         return {
             host: Status(ended=False, reason="its log is where it was started")
@@ -91,4 +91,4 @@ class AttachLauncher:
                     self.key_file.unlink()
 
     def enrolled(self, host: str, place: str) -> None:
-        """Whoever started it knows where it is."""
+        """Nothing to note: whoever started it knows where it is."""

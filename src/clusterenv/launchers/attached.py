@@ -1,4 +1,4 @@
-"""The far end of :class:`clusterenv.AttachLauncher`: what somebody starts there."""
+"""The far end of :class:`clusterenv.AttachLauncher`: what a user starts on a machine."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from clusterenv.children import in_words, python_environment
 from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE
 
 _FINAL = {0, 1, 2}
-"""Exit codes of a host that is no longer wanted, or that says what is wrong here."""
+"""Exit codes of a host that is no longer wanted, or that has said what is wrong here."""
 _PAUSE_S = 1.0
 
 
 def keep_attached(ticket: bytes, workers: int | None = None) -> int:
-    """Run a host with this ticket; when it crashes or loses its head, let another one apply.
+    """Run a host with this ticket; when it crashes or loses its head, start another one.
 
-    The host is a process of its own, so that nothing of what one did stays with the next. It ends
+    The host is a process of its own, so that nothing is left over for the next one. It ends
     with this process, however that ends. SIGTERM, SIGINT and SIGUSR1 make it hand its slots back
-    and leave; the second one ends it at once.
+    and leave; a second signal ends it at once.
 
     Args:
         ticket: One line of text.
-        workers: How many workers the host is to run; by default what the ticket says, or one per
-            core.
+        workers: How many workers the host runs; by default as the ticket says, or one per core.
 
     Returns:
         The exit code of the last host.
@@ -74,6 +73,6 @@ class _Attendant:
     def leave(self, number: int, _: FrameType | None) -> None:
         if self._host is None:
             raise SystemExit(0)
-        # In its first moments a host has nothing to hand back, and just ends.
+        # In its first moments a host has nothing to hand back, and simply ends.
         self._host.send_signal(signal.SIGKILL if self.is_leaving else signal.SIGTERM)
         self.is_leaving = True

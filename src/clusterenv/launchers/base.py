@@ -11,10 +11,10 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 THREAD_NAME = "clusterenv"
-"""Every thread of a run has a name that begins so."""
+"""The name of every thread of a run begins with this."""
 
 PLACE_VARIABLE = "CLUSTERENV_PLACE"
-"""Where a host that comes with a ticket finds the name of the place that it runs in."""
+"""The variable in which a host that comes with a ticket finds the name of its place."""
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,15 @@ class Order:
     """One host to start."""
 
     host: str
-    """Its name: ``host-3.1`` is the second to run in the run's fourth place."""
+    """Its name: ``host-3.1`` is the second host in the run's fourth place."""
     invitation: bytes = field(repr=False)
     """One line of text, to be delivered in secret: never on a command line, never in a
-    world-readable file. Where the launcher ``enrols``, it is a ticket that is the same for all."""
+    world-readable file. If the launcher ``enrols``, it is a ticket, the same for all."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """How a host is, as far as its engine knows."""
+    """The state of a host, as far as its engine knows."""
 
     ended: bool
     reason: str = ""
@@ -38,7 +38,7 @@ class Status:
 
 
 class Launcher(Protocol):
-    """Starts copies of one command, says which are alive, and ends them. Knows nothing else.
+    """Starts copies of one command, says which are alive, and ends them. It knows nothing else.
 
     The command is ``python -m clusterenv host``. It reads its invitation from the first line of
     standard input, or from the variable ``CLUSTERENV_INVITATION``, or with ``--key-file``.
@@ -50,44 +50,44 @@ class Launcher(Protocol):
 
     @property
     def trusted(self) -> bool:
-        """Whether hosts are processes of this machine that this process itself started."""
+        """Whether hosts are processes on this machine that this process itself started."""
 
     @property
     def enrols(self) -> bool:
-        """Whether hosts come with a ticket, all with the same, and learn from the head which host
-        they are, instead of being started with an invitation of their own."""
+        """Whether hosts come with a ticket, the same for all, and learn from the head which host
+        they are, instead of being started with an invitation each."""
 
     @property
     def watch_every_s(self) -> float:
-        """How often asking for the status is cheap enough."""
+        """How often the status can be asked for cheaply."""
 
     @property
     def num_hosts(self) -> int:
-        """How many hosts to start; 0: the host is an object in the head's own process."""
+        """How many hosts to start; 0 if the host is an object in the head's own process."""
 
     @property
     def workers_per_host(self) -> int | None:
-        """How many workers each host runs; None: as many as it finds cores where it runs."""
+        """How many workers each host runs; None for one per core that it finds where it runs."""
 
     def start(self, orders: Sequence[Order]) -> None:
         """Start these hosts; do not wait for them."""
 
     def status(self) -> dict[str, Status]:
-        """Each host that was started and not yet stopped."""
+        """The status of each host that was started and not yet stopped."""
 
     def logs(self, host: str) -> str:
         """The end of what the host and its workers printed."""
 
     def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
-        """End these hosts, forget them; let them end by themselves for ``grace_s`` first."""
+        """End these hosts and forget them; first give them ``grace_s`` to end by themselves."""
 
     def enrolled(self, host: str, place: str) -> None:
-        """A host that came with a ticket was given this name; ``place`` is where it says it runs
+        """Note that a host with a ticket was given this name; ``place`` is where it says it runs
         (``CLUSTERENV_PLACE`` there), empty if it does not know."""
 
 
 def cores() -> int:
-    """How many cores this process may use: those of its affinity, as far as its cgroup's quota."""
+    """How many cores this process may use, by its affinity and its cgroup's quota."""
     if hasattr(os, "sched_getaffinity"):
         allowed = len(os.sched_getaffinity(0))
     else:
@@ -100,7 +100,7 @@ def cgroup_quota(read: Callable[[str], str | None]) -> float | None:
     """How many cores' time the cgroups of this process may use; None without a limit.
 
     Args:
-        read: The text of a file, or None if there is no such file.
+        read: Returns the text of a file, or None if there is no such file.
     """
     quotas = []
     for folder, is_v2 in _cgroup_folders(read("/proc/self/cgroup") or ""):
@@ -118,8 +118,8 @@ def cgroup_quota(read: Callable[[str], str | None]) -> float | None:
 def _cgroup_folders(listed: str) -> Iterator[tuple[str, bool]]:
     """The folders of the process's cpu cgroups up to the root, from ``/proc/self/cgroup``.
 
-    Any of them may hold the limit. A container may see paths that do not exist there: then its
-    own limit is at what it takes for the root.
+    Any of them may hold the limit. A container may see paths that do not exist inside it; its
+    own limit is then in the folder that it sees as the root.
     """
     for line in listed.splitlines():
         number, _, rest = line.partition(":")

@@ -1,4 +1,4 @@
-"""Workers as threads of the head: breakpoints and profilers work. Not for speed."""
+"""Workers as threads of the head, so that breakpoints and profilers work. Not for speed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class InProcessLauncher:
     workers_per_host: int | None = None
 
     def start(self, orders: Sequence[Order]) -> None:
-        """Nothing is ordered where ``num_hosts`` is 0."""
+        """Nothing to start, since ``num_hosts`` is 0."""
 
     def status(self) -> dict[str, Status]:
         """No host was started."""
@@ -35,4 +35,4 @@ class InProcessLauncher:
         """No host was started."""
 
     def enrolled(self, host: str, place: str) -> None:
-        """Nobody comes with a ticket."""
+        """No host comes with a ticket."""

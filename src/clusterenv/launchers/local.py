@@ -23,12 +23,12 @@ class LocalLauncher(ProcessLauncher):
 
     By default they belong to a host that is an object in the head's own process: nothing listens,
     no keys are made. With ``hosts=4`` there are four hosts, each a process of its own behind an
-    encrypted connection, as on a cluster: to try a cluster's layout on a laptop.
+    encrypted connection, as on a cluster, so that you can try a cluster's layout on a laptop.
 
     Args:
-        hosts: How many host processes to start; None: none, the host is in the head's process.
-        log_dir: Where output goes (``host-0.0.log`` …). By default it goes to files without a
-            name, of which errors show the end.
+        hosts: How many host processes to start; None keeps the host in the head's process.
+        log_dir: Where output goes (``host-0.0.log`` …). By default it goes to unnamed files, and
+            errors show the end of them.
         environment: Environment variables for the workers, on top of this process's own.
     """
 
@@ -51,10 +51,10 @@ class LocalLauncher(ProcessLauncher):
             self.num_hosts = check_count("hosts", hosts, advice=advice)
             self.workers_per_host = max(1, cores() // self.num_hosts)
         self.worker_environment = check_environment(environment)
-        """What the user wants workers to have, on top of this process's own environment."""
+        """The user's variables for workers, on top of this process's own environment."""
 
     def with_hosts(self, hosts: int) -> LocalLauncher:
-        """The same, with so many host processes."""
+        """The same launcher with this many host processes."""
         return LocalLauncher(hosts, self.log_dir, self.worker_environment)
 
     def command(self, host: str) -> list[str]:
@@ -62,13 +62,13 @@ class LocalLauncher(ProcessLauncher):
         return [sys.executable, "-m", "clusterenv", "host"]
 
     def environment(self) -> dict[str, str]:
-        """That of a host or worker process here: this process's own, and what the user wants."""
+        """The environment of a host or worker process: this process's own, and the user's."""
         own = self._family.mark("host")
         return {**os.environ, **python_environment(), **self.worker_environment, **own}
 
     def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
-        """End these hosts, forget them; let them end by themselves for ``grace_s`` first."""
+        """End these hosts and forget them; first give them ``grace_s`` to end by themselves."""
         super().stop(hosts, grace_s)
         if not self._children:
-            # Hosts that were killed could not do that themselves.
+            # Hosts that were killed could not end their workers themselves.
             self._family.end()

@@ -1,4 +1,4 @@
-"""What is said to whoever gives a launcher a parameter that makes no sense."""
+"""Checks of launchers' parameters, with errors that say what is valid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Init = TypeVar("Init", bound=Callable[..., None])
 
 
 def names_valid_parameters(init: Init) -> Init:
-    """An ``__init__`` that answers a name which it does not know with those that it knows."""
+    """Let an ``__init__`` answer an unknown keyword with the list of those that it knows."""
     valid = list(inspect.signature(init).parameters)[1:]
 
     @functools.wraps(init)
@@ -32,7 +32,7 @@ def _unknown(launcher: str, name: str, valid: list[str]) -> str:
 
 
 def check_environment(environment: Mapping[str, str] | None) -> dict[str, str]:
-    """A copy, if names and values are text; an error that says so otherwise."""
+    """A copy, if names and values are text; otherwise an error that says so."""
     for name, value in (environment or {}).items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(

@@ -13,12 +13,12 @@ from clusterenv.launchers.base import Order, Status
 
 
 class ProcessLauncher(ABC):
-    """One child process per host, with its invitation on standard input, which then stays open:
+    """One child process per host. Its invitation comes on standard input, which stays open:
     when it closes, the head is gone and the host ends.
 
     Args:
-        log_dir: Where each host's output goes (``host-0.0.log`` …). By default it goes to files
-            without a name, of which errors show the end.
+        log_dir: Where each host's output goes (``host-0.0.log`` …). By default it goes to unnamed
+            files, and errors show the end of them.
     """
 
     enrols = False
@@ -30,10 +30,10 @@ class ProcessLauncher(ABC):
 
     @abstractmethod
     def command(self, host: str) -> list[str]:
-        """What to run, here, for this host."""
+        """The command to run on this machine for this host."""
 
     def environment(self) -> dict[str, str]:
-        """The environment variables of what is run."""
+        """The environment variables of the command."""
         return dict(os.environ)
 
     def invitation(self, order: Order) -> bytes:
@@ -51,7 +51,7 @@ class ProcessLauncher(ABC):
             )
 
     def status(self) -> dict[str, Status]:
-        """Each host that was started and not yet stopped."""
+        """The status of each host that was started and not yet stopped."""
         # A copy: the watcher asks while the user's thread replaces hosts.
         children = list(self._children.items())
         for _, child in children:
@@ -68,16 +68,16 @@ class ProcessLauncher(ABC):
         return "" if child is None else child.log_tail()
 
     def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
-        """End these hosts, forget them; let them end by themselves for ``grace_s`` first."""
+        """End these hosts and forget them; first give them ``grace_s`` to end by themselves."""
         children = [self._children[host] for host in hosts if host in self._children]
         deadline = time.monotonic() + grace_s
         for child in children:
             child.wait(deadline)
         for child in children:
-            # With all of its group. Workers lead groups of their own: they end with their host.
+            # The whole process group. Workers lead groups of their own: they end with their host.
             child.kill()
         for host in hosts:
             self._children.pop(host, None)
 
     def enrolled(self, host: str, place: str) -> None:  # noqa: B027 - there is nothing to override
-        """Nobody comes with a ticket: each host has an invitation of its own."""
+        """No host comes with a ticket: each has an invitation of its own."""

@@ -31,8 +31,8 @@ _OPTIONS = (
     "ControlMaster=no",  # the end of one host's client must not be that of others
     "ClearAllForwardings=yes",
 )
-# A shell stays beside the host, for ssh reports exit codes but no signals. Standard input and
-# output may be one socket there, and on that nothing but the end of the head may cause a signal.
+# A shell stays beside the host, because ssh reports exit codes but no signals. Standard input and
+# output may be one socket there, and only the end of the head may cause a signal on it.
 _THERE = """oom() { grep ^oom_kill /proc/vmstat; } 2>/dev/null
 before=$(oom); "$@" >&2; code=$?
 if [ $code = 137 ] && [ "$before" != "$(oom)" ]; then
@@ -41,7 +41,7 @@ fi
 exit $code"""
 _SSH_FAILED = 255
 _SIGNALLED = 128
-# sshd drops connections when more than ten knock at once (MaxStartups).
+# sshd drops connections when more than ten arrive at once (MaxStartups).
 _KNOCK_AT_ONCE = 8
 _AVOID_S = 60.0
 _HOSTS_ADVICE = (
@@ -54,20 +54,20 @@ class SshLauncher(ProcessLauncher):
     """One ssh session and one host per machine; a host ends when its session does.
 
     A host that is lost is replaced on its own machine. A machine that could not be reached, or
-    whose host was lost without a word, is avoided for a minute: meanwhile others take two. ssh must
-    work without a password (keys, an agent), as the user's ssh configuration says.
+    whose host was lost without a word, is avoided for a minute; meanwhile others run two. ssh must
+    work without a password (keys, an agent), as configured by the user.
 
     Args:
-        hosts: Names as ssh takes them, with how many workers each machine is to run (``{"a": 8,
-            "b": 4}``), or a list of names (as many workers as a machine has cores), or the path of
-            a file with a name and, where not all cores are meant, a number per line.
+        hosts: Names as ssh takes them, with how many workers each machine runs (``{"a": 8,
+            "b": 4}``), or a list of names (one worker per core), or the path of a file with one
+            name per line and, where not all cores are meant, a number after it.
         python: The Python to run there. By default the path of the head's own.
-        setup: Shell commands to run before: ``"module load cuda"``, ``"source env/bin/activate"``.
+        setup: Shell commands to run first: ``"module load cuda"``, ``"source env/bin/activate"``.
         ssh: The ssh command and its options.
         environment: Environment variables for the workers. They travel with the key, and so are
             on no command line.
-        log_dir: Where each host's output goes here (``host-0.0.log`` …). By default it goes to
-            files without a name, of which errors show the end.
+        log_dir: Where each host's output goes on this machine (``host-0.0.log`` …). By default it
+            goes to unnamed files, and errors show the end of them.
     """
 
     trusted = False
@@ -97,13 +97,13 @@ class SshLauncher(ProcessLauncher):
 
     @property
     def workers_per_host(self) -> int | None:
-        """The number that was given for all machines alike; else each machine is told its own."""
+        """The number of workers, if it is the same for all machines; else each is told its own."""
         numbers = set(self._workers_by_machine.values())
         return numbers.pop() if len(numbers) == 1 else None
 
     @property
     def towards(self) -> str:
-        """Where the first machine is, as ssh's configuration says."""
+        """Where the first machine is, according to ssh's configuration."""
         machine = next(iter(self._workers_by_machine))
         answer = subprocess.run(
             [*self._ssh, "-G", machine],
@@ -125,7 +125,7 @@ class SshLauncher(ProcessLauncher):
             super().start([order])
 
     def _choose_machine(self) -> str:
-        """The first without a host: for a replacement, the machine of the host that was lost."""
+        """The first without a host; for a replacement that is the lost host's machine."""
         used, now = Counter(self._machine_by_host.values()), time.monotonic()
 
         def burden(machine: str) -> tuple[bool, int]:
@@ -134,7 +134,7 @@ class SshLauncher(ProcessLauncher):
         return min(self._workers_by_machine, key=burden)
 
     def command(self, host: str) -> list[str]:
-        """What to run, here, for this host."""
+        """The command to run on this machine for this host."""
         machine = self._machine_by_host[host]
         options = [word for option in _OPTIONS for word in ("-o", option)]
         ssh = [*self._ssh, "-T", *options, machine, self.remote_command(machine)]
@@ -142,8 +142,8 @@ class SshLauncher(ProcessLauncher):
         return ["sh", "-c", f'sleep {wait_s}; exec "$@"', "sh", *ssh] if wait_s else ssh
 
     def remote_command(self, machine: str) -> str:
-        """What to run there, in the user's own shell."""
-        # Unbuffered: what an env printed before it crashed must be in the log.
+        """The command to run there, in the user's own shell."""
+        # Unbuffered: what an env printed before it crashed must reach the log.
         host = ["env", "PYTHONUNBUFFERED=1", self._python, "-m", "clusterenv", "host"]
         workers = self._workers_by_machine[machine]
         if workers is not None:
@@ -152,18 +152,18 @@ class SshLauncher(ProcessLauncher):
         return f"{self._setup}\n{start}" if self._setup else start
 
     def invitation(self, order: Order) -> bytes:
-        """The first line of its standard input, which brings the user's variables as well."""
+        """The first line of its standard input, which also carries the user's variables."""
         if not self._environment:
             return order.invitation
         invitation = Invitation.from_bytes(order.invitation)
         return msgspec.structs.replace(invitation, environment=self._environment).to_bytes()
 
     def status(self) -> dict[str, Status]:
-        """Each host that was started and not yet stopped, with its machine."""
+        """The status of each host that was started and not yet stopped, with its machine."""
         return {
             host: self._at(machine, host, how)
             for host, how in super().status().items()
-            # None: it has been stopped meanwhile, by another thread.
+            # None if another thread has stopped it meanwhile.
             if (machine := self._machine_by_host.get(host)) is not None
         }
 
@@ -187,7 +187,7 @@ class SshLauncher(ProcessLauncher):
         return Status(ended=True, reason=in_words(_SIGNALLED - code if code > _SIGNALLED else code))
 
     def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
-        """End these hosts, forget them; let them end by themselves for ``grace_s`` first."""
+        """End these hosts and forget them; first give them ``grace_s`` to end by themselves."""
         for host, how in self.status().items():
             if host in hosts and not how.ended and not grace_s:
                 self._avoid(self._machine_by_host[host])
@@ -200,7 +200,7 @@ class SshLauncher(ProcessLauncher):
 
 
 def _read_hosts(hosts: Mapping[str, int] | Sequence[str] | Path) -> dict[str, int | None]:
-    """How many workers each machine is to run, by name; None: as many as it has cores."""
+    """How many workers each machine runs, by name; None for one per core."""
     if isinstance(hosts, str | bytes) or not isinstance(hosts, Mapping | Sequence | Path):
         raise TypeError(f"hosts={hosts!r}: {_HOSTS_ADVICE}")
     machines: dict[str, int | None] = {}

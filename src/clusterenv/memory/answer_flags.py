@@ -1,4 +1,4 @@
-"""Who has answered what last: a word per worker, in memory that a host and its workers share."""
+"""Each worker's latest answer: a word per worker, in memory shared by a host and its workers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-# A reader that spins sees the counter before the data on machines with weak memory ordering;
+# On machines with weak memory ordering, a reader that spins may see the counter before the data;
 # going through a bell orders them everywhere.
 MAY_SPIN = platform.machine() in ("x86_64", "AMD64")
 
 MOST_PARTS = 8
-"""How many calls for parts of its slots a worker may have that the host has seen no answer to."""
+"""How many calls for parts of its slots a worker may have whose answers the host has not seen."""
 
 _LOOK_EVERY = 8
 _fence = threading.Lock()
@@ -23,13 +23,13 @@ _fence = threading.Lock()
 def _find_core() -> Callable[[], int]:
     try:
         return ctypes.CDLL(None).sched_getcpu
-    except (AttributeError, OSError):
-        # Nobody knows: it is as if all had the same one.
+    except (AttributeError, OSError, TypeError):
+        # Unknown: treat all as if they were on the same core.
         return lambda: 0
 
 
 def _now_and_then(look: Callable[[], int]) -> Callable[[], int]:
-    """What ``look`` said this time, or one of the last few."""
+    """Call ``look`` now and then, and repeat its last result in between."""
     calls_left, seen = 0, 0
 
     def remember() -> int:
@@ -44,24 +44,24 @@ def _now_and_then(look: Callable[[], int]) -> Callable[[], int]:
 
 
 current_core = _now_and_then(_find_core())
-"""Which core this process uses. It seldom moves, and to look costs more than all around it."""
+"""The core that this process uses. It seldom moves, and looking costs more than all else here."""
 
 
 def barrier() -> None:
     """A full memory barrier."""
-    # The lock is this process's own and excludes nobody: taking it orders memory.
+    # The lock belongs to this process and excludes nobody: taking it orders memory.
     with _fence:
         pass
 
 
 class AnswerFlags:
-    """In lockstep a worker's flag is its answer, unless it has more to say than its rows.
+    """In lockstep, a worker's flag is its answer, unless it has more to say than its rows.
 
     Args:
-        words: One per place of the run.
+        words: One per worker.
         host: One more: whether the host sleeps.
-        cores: One per place: where the worker was when it answered last. And one more: where the
-            host went to sleep; newer kernels mostly wake it there, whoever steps there.
+        cores: One per worker: its core when it last answered. And one more: the core on which the
+            host went to sleep; newer kernels mostly wake it there, even if a worker steps there.
     """
 
     _NOBODY = (1 << 63) - 1
@@ -71,23 +71,23 @@ class AnswerFlags:
         self._words, self._host, self._cores = words, host, cores
 
     def put(self, place: int, request: int, says_more: bool) -> bool:
-        """The worker in ``place`` has answered ``request``; whether it has to wake the host.
+        """Note that the worker in ``place`` has answered; returns whether it must wake the host.
 
-        ``says_more``: its rows are not all, a message was sent with the rest.
+        ``says_more``: its rows are not all, and a message with the rest was sent.
 
-        The last but one wakes it, so that it is awake when the last answers; but not where it would
-        take its core from that one, who then has to wake it. Earlier it would always take a core
-        from those still at work.
+        The last worker but one wakes the host, so that it is awake when the last one answers. But
+        if the host would take the last one's core, that one must wake it. Any earlier, it would
+        always take a core from workers still at work.
         """
         self._cores[place] = current_core()
         self._words[place] = 2 * request + says_more
-        # Two that answer at once must see each other, and the host that falls asleep.
+        # Two workers that answer at once must see each other, and a host that is falling asleep.
         barrier()
         if not MAY_SPIN:
             return True
         if not self._host[0] or not self._is_time_to_wake(request):
             return False
-        self.wake_up()  # the last need not ring as well
+        self.wake_up()  # the last one need not ring as well
         return True
 
     def _is_time_to_wake(self, request: int) -> bool:
@@ -101,7 +101,7 @@ class AnswerFlags:
         return self._find_missing(request) == self._SEVERAL
 
     def _find_missing(self, request: int) -> int:
-        """The place of the only one that has not answered yet."""
+        """The place of the only worker that has not answered yet."""
         missing, silent = self._NOBODY, 2 * request
         for place, word in enumerate(self._words):
             if word < silent:
@@ -111,21 +111,21 @@ class AnswerFlags:
         return missing
 
     def announce_sleep(self) -> None:
-        """The host will sleep when it has called: whoever is called after this finds it asleep."""
+        """Announce sleep before a call: workers that are called after this find the host asleep."""
         self._cores[-1] = current_core()
         self._host[0] = 1
 
     def fall_asleep(self) -> None:
-        """The host will not look again before its bell rings: look once more after this."""
+        """Let the host sleep until its bell rings; it must look once more after this."""
         self.announce_sleep()
         barrier()
 
     def wake_up(self) -> None:
-        """The host looks again."""
+        """Note that the host is looking again."""
         self._host[0] = 0
 
     def are_silent(self, places: Sequence[int], request: int) -> bool:
-        """Whether the workers there have answered ``request``, with their rows alone."""
+        """Whether the workers there have answered ``request`` with their rows alone."""
         words, silent = self._words, 2 * request
         for place in places:  # noqa: SIM110 (a generator costs more)
             if words[place] != silent:
@@ -133,9 +133,9 @@ class AnswerFlags:
         return True
 
     def look_out(self, places: Sequence[int], request: int, seconds: float) -> bool:
-        """Look again and again, yielding the core, until :meth:`are_silent`.
+        """Spin, yielding the core each time, until :meth:`are_silent`.
 
-        False if somebody says more, or it takes longer.
+        False if a worker says more, or if it takes longer.
         """
         words, silent = self._words, 2 * request
         deadline = time.perf_counter() + seconds
@@ -150,34 +150,34 @@ class AnswerFlags:
             os.sched_yield()
 
     def expect_no_answer(self, place: int) -> None:
-        """Its worker is gone: let nobody think that its answer is still missing."""
+        """Let nobody wait for the answer of this worker, which is gone."""
         self._words[place] = self._NOBODY
 
 
 class PartFlags:
-    """Who has answered calls for parts of its slots: a worker may have several.
+    """Answers to calls for parts of slots, of which a worker may have several.
 
     Args:
-        answers: MOST_PARTS words for each place of the run, one after the other.
-        counts: One per place: how many answers there were.
-        host: Two more: whether the host sleeps, and from how many answers on it is to be woken.
+        answers: MOST_PARTS words for each worker, one after the other.
+        counts: One per worker: how many answers it has given.
+        host: Two more: whether the host sleeps, and at how many answers it must be woken.
     """
 
     _ASLEEP, _WAKE_AT = 0, 1
 
     def __init__(self, answers: memoryview, counts: memoryview, host: memoryview) -> None:
         self.answers, self._counts, self._host = answers, counts, host
-        """By place and number of the call: the last request that was answered with rows alone."""
+        """By worker and number of the call: the last request that was answered with rows alone."""
 
     def put(self, place: int, number: int, request: int, says_more: bool) -> bool:
-        """The worker in ``place`` has answered a call; whether it has to wake the host.
+        """Note that the worker in ``place`` has answered a call; whether it must wake the host.
 
-        ``says_more``: its rows are not all, a message was sent with the rest.
+        ``says_more``: its rows are not all, and a message with the rest was sent.
         """
         if not says_more:
             self.answers[place * MOST_PARTS + number] = request
         self._counts[place] += 1
-        # Two that answer at once must see each other, and the host that falls asleep.
+        # Two workers that answer at once must see each other, and a host that is falling asleep.
         barrier()
         if not self._host[self._ASLEEP] or self.total() < self._host[self._WAKE_AT]:
             return False
@@ -185,19 +185,19 @@ class PartFlags:
         return True
 
     def total(self) -> int:
-        """How many answers there were, of all workers."""
+        """How many answers there have been from all workers."""
         return sum(self._counts)
 
     def fall_asleep(self, num_answers: int) -> None:
-        """The host looks again when there were so many in all: look once more after this."""
+        """Let the host sleep until this many answers in all; it must look once more after this."""
         self._host[self._WAKE_AT] = num_answers
         self._host[self._ASLEEP] = 1
         barrier()
 
     def wake_up(self) -> None:
-        """The host looks again."""
+        """Note that the host is looking again."""
         self._host[self._ASLEEP] = 0
 
     def wake_at_any_answer(self) -> None:
-        """Whenever it sleeps from now on."""
+        """Wake the host at any answer whenever it sleeps from now on."""
         self._host[self._WAKE_AT] = 0

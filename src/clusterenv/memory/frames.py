@@ -1,6 +1,6 @@
 """Large frames through shared memory: one side writes, the other reads and releases.
 
-The buffer grows with what waits in it, which the number of requests under way bounds.
+The buffer grows with what waits in it, which is bounded by the number of requests under way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class InFrames(Message):
     offset: int
     sizes: tuple[int, ...]
     number: int
-    """The how-manieth extent it is: released when the reader's counter reaches it."""
+    """The number of its extent: released when the reader's counter reaches it."""
 
 
 class FrameWriter:
@@ -34,7 +34,7 @@ class FrameWriter:
     def __init__(self, fd: int, released: memoryview) -> None:
         self._fd, self._released = fd, released
         self._memory = memoryview(b"")
-        # What was not released when we last looked, in the order of writing: number, start, stop.
+        # Extents that were unreleased at the last look, in order of writing: number, start, stop.
         self._unread: deque[tuple[int, int, int]] = deque()
         self._count = 0
 
@@ -55,7 +55,7 @@ class FrameWriter:
         while unread and unread[0][0] <= released:
             unread.popleft()
         last, capacity = unread[-1][2] if unread else 0, len(self._memory)
-        # What lies behind the newest: what waits after it, or the end of the buffer.
+        # The limit behind the newest extent: the next one that waits, or the end of the buffer.
         after = min((start for _, start, _ in unread if start >= last), default=capacity)
         if last + needed <= after:
             return last
@@ -64,8 +64,8 @@ class FrameWriter:
         return self._grow(needed)
 
     def _grow(self, needed: int) -> int:
-        """Append to the buffer: what lies in it stays where it is."""
-        # After everything that waits, and after the end of the buffer if that has wrapped.
+        """Append to the buffer; what is in it stays where it is."""
+        # Behind everything that waits, and behind the end of the buffer if that has wrapped.
         start = max((stop for _, _, stop in self._unread), default=0)
         size = max(start + needed, 2 * len(self._memory), _SMALLEST_BYTES)
         try:
@@ -78,12 +78,12 @@ class FrameWriter:
 
 
 class FrameReader:
-    """The reading end: views of the frames, which stay as they are until they are released."""
+    """The reading end: views of the frames, which stay unchanged until they are released."""
 
     def __init__(self, fd: int, released: memoryview) -> None:
         self._fd, self._released = fd, released
         self._memory = memoryview(b"")
-        # Extents are released in the order of writing; who is done early waits here.
+        # Extents are released in the order of writing; those that are done early wait here.
         self._done: set[int] = set()
 
     def read(self, message: InFrames) -> list[Buffer]:
@@ -98,7 +98,7 @@ class FrameReader:
         return frames
 
     def release(self, number: int) -> None:
-        """The frames of this extent are not needed any more."""
+        """Release the frames of this extent."""
         self._done.add(number)
         while self._released[0] + 1 in self._done:
             self._done.remove(self._released[0] + 1)

@@ -29,7 +29,7 @@ from clusterenv.protocol.message import Message, encode
 
 # Longer than the head takes between two steps, and than one worker waits for another.
 SPIN_S = 2e-3
-# Larger headers lie in the frame buffer, so that a ring has room for many.
+# Larger headers go into the frame buffer, so that a ring has room for many.
 _LARGE_BYTES = 1 << 13
 
 
@@ -50,7 +50,7 @@ class Descriptors(msgspec.Struct, frozen=True):
     evaluation_weights: int
 
     def duplicated(self) -> Descriptors:
-        """The same under numbers of their own, for a thread; OSError if there are none left."""
+        """The same with descriptor numbers of their own, for a thread; OSError if none are left."""
         numbers: list[int] = []
         try:
             numbers.extend(os.dup(fd) for fd in msgspec.structs.astuple(self))
@@ -61,7 +61,7 @@ class Descriptors(msgspec.Struct, frozen=True):
         return Descriptors(*numbers)
 
     def close(self) -> None:
-        """Give them back."""
+        """Close them."""
         for fd in msgspec.structs.astuple(self):
             os.close(fd)
 
@@ -95,7 +95,7 @@ class HostEnd:
             weights=weights,
             evaluation_weights=evaluation_weights,
         )
-        # What found no room in the ring.
+        # Messages that found no room in the ring.
         self._waiting: deque[bytes] = deque()
 
     def _keep(self, fd: int) -> int:
@@ -103,7 +103,7 @@ class HostEnd:
         return fd
 
     def send(self, message: Message) -> None:
-        """Send; what finds no room goes out with :meth:`flush`."""
+        """Send; what finds no room goes out with a later :meth:`flush`."""
         self._waiting.append(self._packed(encode(message)))
         self.flush()
 
@@ -122,7 +122,7 @@ class HostEnd:
             self.doorbell.ring()
 
     def receive(self) -> tuple[Any, list[Buffer], int] | None:
-        """The next message, its frames, and the number to :meth:`release` them by (0: none)."""
+        """The next message, its frames, and the number that :meth:`release` takes (0 for none)."""
         header = self._inbound.pop()
         if header is None:
             return None
@@ -139,12 +139,12 @@ class HostEnd:
 
     @property
     def from_worker(self) -> Ring:
-        """Where the worker's messages come."""
+        """Where the worker's messages arrive."""
         return self.mailbox.to_host
 
     @property
     def times(self) -> PartTimes:
-        """Where the worker counts its time."""
+        """The worker's time counts."""
         return self.mailbox.times
 
     @property
@@ -153,28 +153,28 @@ class HostEnd:
         return self.mailbox.pulse
 
     def cancel_all(self) -> None:
-        """The worker need not end anything."""
+        """Let the worker stop whatever it is doing."""
         self.mailbox.cancel_all()
 
     def can_call(self) -> bool:
-        """Whether the worker has seen the last call, and all messages before the next."""
+        """Whether the worker has seen the last call and all messages."""
         return self.mailbox.can_call()
 
     def wake_if_asleep(self) -> None:
-        """Ring, if the worker would not see a call otherwise."""
+        """Ring if the worker would not see a call otherwise."""
         if self.mailbox.is_asleep:
             self.doorbell.ring()
 
     def cancel_up_to(self, request: int) -> None:
-        """The worker need not begin with requests up to this one, nor end them."""
+        """Let the worker neither begin nor finish requests up to this one."""
         self.mailbox.cancel_up_to(request)
 
     def release(self, number: int) -> None:
-        """These frames are not needed any more."""
+        """Release these frames."""
         self._reader.release(number)
 
     def close(self) -> None:
-        """Give the descriptors back; frames that are still looked at stay mapped."""
+        """Close the descriptors; frames that are still in use stay mapped."""
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()
@@ -186,7 +186,7 @@ class WorkerEnd:
 
     Args:
         descriptors: What it inherited.
-        spins: Whether to look again and again for a while before it sleeps.
+        spins: Whether to spin for a while before sleeping.
     """
 
     def __init__(self, descriptors: Descriptors, spins: bool = True) -> None:
@@ -199,9 +199,9 @@ class WorkerEnd:
         self.has_spoken = False
         """Whether anything was sent since this was last set to False."""
         self.waits: Callable[[], None] = _nothing
-        """Called again and again while the host leaves no room."""
+        """Called repeatedly while the host leaves no room."""
         self.is_over = False
-        """Set by the host, where the worker is a thread: nobody will hear or say any more."""
+        """Set by the host if the worker is a thread: the conversation is over."""
         self._poller = select.poll()
         self._poller.register(descriptors.doorbell, select.POLLIN)
 
@@ -211,7 +211,7 @@ class WorkerEnd:
         self.wake_host()
 
     def offer(self, message: Message) -> None:
-        """Send what need not be heard, unless replies could find no room then."""
+        """Send something optional, unless that could leave no room for replies."""
         if self._outbound.push(encode(message), Ring.CAPACITY // 2):
             self.has_spoken = True
             self.wake_host()
@@ -225,17 +225,17 @@ class WorkerEnd:
         elif len(header) >= _LARGE_BYTES:
             header = encode(self._writer.write(b"", [header]))
         while not self._outbound.push(header) and not self.is_over:
-            # The host has not looked for long: it is computing, and will.
+            # The host has not looked for long, because it is computing; it will.
             self.waits()
             self.wake_host()
             time.sleep(1e-3)
 
     def wake_host(self) -> None:
-        """Have it look into the mailbox."""
+        """Have the host look into the mailbox."""
         bell.ring(self.descriptors.host_bell)
 
     def make_way(self) -> None:
-        """The host may wait for this very core."""
+        """Yield the core, which the host may be waiting for."""
         self.mailbox.make_way()
 
     def receive(self, timeout_s: float, spin: bool = True) -> Message | None:
@@ -250,11 +250,11 @@ class WorkerEnd:
         return None if self.is_over else self._take()
 
     def wait_for_call(self) -> StepCall | PartCall | None:
-        """Spin briefly for a call alone; None if :meth:`receive` has to look."""
+        """Spin briefly for a call only; None if :meth:`receive` has to look."""
         return self.mailbox.wait_for_call(self._spin_s) if self._spin_s else None
 
     def _take(self) -> Message:
-        # Nobody calls before what was sent earlier has been read: the call is always the older.
+        # The host calls only once earlier messages are read, so a call always comes first.
         if (call := self.mailbox.take_call()) is not None:
             return call
         header = self._inbound.pop()

@@ -1,6 +1,6 @@
-"""Messages and calls between a host and one worker, in memory that both have.
+"""Messages and calls between a host and one worker, in shared memory.
 
-Only workers that the host started get it: they inherit the descriptors.
+Only workers that the host started have it: they inherit the descriptors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_MORE = (1 << 63) - 1
 class Ring:
     """A queue of byte strings for one writer and one reader, in shared memory.
 
-    Positions only ever grow; their difference is what is in flight.
+    Positions only grow; their difference is what is in flight.
     """
 
     CAPACITY = 1 << 18
@@ -39,7 +39,7 @@ class Ring:
         self._written, self._read = 0, _CACHE_LINE // 8
 
     def push(self, message: bytes, keep_free: int = 0) -> bool:
-        """Append ``message``; False if there is no room for it, or less than ``keep_free`` then."""
+        """Append ``message``; False if it does not fit, or would leave less than ``keep_free``."""
         positions = self._positions
         start = positions[self._written]
         needed = _LENGTH_BYTES + -(-len(message) // 8) * 8
@@ -78,10 +78,10 @@ class Ring:
 
 
 class Mailbox:
-    """Two rings, calls to step, and a note of the slot being worked on: of a host and one worker.
+    """Two rings, calls to step, and a note of the current slot, for a host and one worker.
 
-    A call is what a loop around steps repeats all the time, in a few words: no message to write
-    and read. One is to step all slots; of those to step a part several may wait.
+    A call is a request that a loop around steps repeats all the time, in a few words, without a
+    message to write and read. There is one call for all slots; calls for parts may queue up.
     """
 
     SIZE = mmap.PAGESIZE + 2 * Ring.SIZE
@@ -125,19 +125,19 @@ class Mailbox:
 
     @property
     def cancelled_up_to(self) -> int:
-        """Requests up to this one are not wanted any more."""
+        """Requests up to this one are no longer wanted."""
         return int(self._notes[self._CANCELLED])
 
     def cancel_up_to(self, request: int) -> None:
-        """The worker need not begin with requests up to this one, nor end them."""
+        """Let the worker neither begin nor finish requests up to this one."""
         self._notes[self._CANCELLED] = request
 
     def cancel_all(self) -> None:
-        """Nor any later ones."""
+        """The same for all requests, including later ones."""
         self._notes[self._CANCELLED] = _NO_MORE
 
     def can_call(self) -> bool:
-        """Whether the worker has seen the last call, and all messages before the next."""
+        """Whether the worker has seen the last call and all messages."""
         notes = self._notes
         return notes[self._CALLED] == notes[self._TAKEN] and self.to_worker.is_empty()
 
@@ -146,7 +146,7 @@ class Mailbox:
         """Have all these workers step all their slots with the actions in their rows.
 
         Returns:
-            Whether one of them ``is_asleep``, and does not see it.
+            Whether one of them ``is_asleep``, and so does not see it.
         """
         number = _number_of(dtype)
         for mailbox in mailboxes:
@@ -160,7 +160,7 @@ class Mailbox:
         return False
 
     def can_call_part(self) -> bool:
-        """Whether another call for a part may wait, and the worker has seen all messages."""
+        """Whether another call for a part may queue up, and the worker has seen all messages."""
         notes = self._notes
         if not self.to_worker.is_empty():
             return False
@@ -170,7 +170,7 @@ class Mailbox:
         )
 
     def call_part(self, request: int, dtype: str, first: int, count: int) -> int:
-        """Have the worker step ``count`` of its slots, as above; gives the number of the call."""
+        """Have the worker step ``count`` of its slots likewise; returns the call's number."""
         notes = self._notes
         called: int = notes[self._PARTS_CALLED]
         number = called % MOST_PARTS
@@ -182,7 +182,7 @@ class Mailbox:
         return number
 
     def take_call(self) -> StepCall | PartCall | None:
-        """The oldest call that was not taken yet."""
+        """The oldest call that has not been taken yet."""
         notes = self._notes
         if notes[self._CALLED] == notes[self._TAKEN]:
             return None
@@ -207,7 +207,7 @@ class Mailbox:
         return call
 
     def wait_for_call(self, seconds: float) -> StepCall | PartCall | None:
-        """Look again and again, yielding the core, for a call alone.
+        """Spin, yielding the core each time, for a call only.
 
         None after ``seconds``, or if there is any other mail.
         """
@@ -229,13 +229,13 @@ class Mailbox:
         return notes[self._CALLED] != notes[self._TAKEN] or not self.to_worker.is_empty()
 
     def make_way(self) -> None:
-        """Let the host have this core, unless it had it already and asks for more."""
-        # Who yields for nothing has less of a claim to the core when the host wakes up beside it.
+        """Let the host have this core, unless it has had it already and asks for more."""
+        # Yielding for nothing weakens our claim to the core when the host wakes up beside us.
         if not self.has_mail():
             os.sched_yield()
 
     def wait_spinning(self, seconds: float) -> bool:
-        """Look again and again for at most ``seconds``, yielding the core; whether it has mail."""
+        """Spin for at most ``seconds``, yielding the core each time; whether there is mail."""
         if self.has_mail():
             return True
         if not MAY_SPIN:
@@ -253,19 +253,19 @@ class Mailbox:
         return bool(self._notes[self._ASLEEP])
 
     def fall_asleep(self) -> bool:
-        """The worker will not look again before its doorbell rings; False if it has mail."""
+        """Note that the worker will sleep until its doorbell rings; False if there is mail."""
         self._notes[self._ASLEEP] = 1
-        # Either it sees the call, or the caller sees that it is asleep.
+        # Either the worker sees the call, or the caller sees that it is asleep.
         barrier()
         return not self.has_mail()
 
     def wake_up(self) -> None:
-        """The worker looks again."""
+        """Note that the worker is looking again."""
         self._notes[self._ASLEEP] = 0
 
     @property
     def notes(self) -> memoryview:
-        """``notes[0] - 1`` is the slot whose env runs now: what killed a worker can be named."""
+        """``notes[0] - 1`` is the slot whose env is running, so that a killer can be named."""
         return self._notes
 
     @property
@@ -276,7 +276,7 @@ class Mailbox:
 
 @cache
 def _number_of(dtype: str) -> int:
-    """The name of a dtype as a word; those of numbers are short."""
+    """The name of a dtype as one word; the names of numbers are short."""
     return int.from_bytes(dtype.encode().ljust(8), "little")
 
 

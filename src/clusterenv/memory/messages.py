@@ -1,6 +1,6 @@
 """The messages between a host and its workers, besides requests and replies.
 
-They travel through the rings of a mailbox; what is large lies in frames beside them.
+They travel through the rings of a mailbox, with large parts in frames beside them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from clusterenv.protocol.requests import (
 
 
 class BuildEnvs(Message):
-    """Build the envs of these slots, in place of what was built before. ``backend`` is pickled:
-    from the head downwards is the one direction in which pickle travels."""
+    """Build the envs of these slots, in place of earlier ones. ``backend`` is pickled: pickle
+    travels only from the head downwards."""
 
     slots: tuple[int, ...]
     backend: bytes
@@ -35,11 +35,11 @@ class BuildEnvs(Message):
     search_path: tuple[str, ...] = ()
     working_directory: str = ""
     deal: int = 0
-    """Comes back with Built and LaidOut."""
+    """Comes back with EnvsBuilt and RowsMapped."""
 
 
 class MapRows(Message):
-    """What all envs of the run have in common: packed spaces; and the host's rows."""
+    """What all envs of the run have in common, the packed spaces; and the host's rows."""
 
     observation_space: bytes
     action_space: bytes
@@ -47,7 +47,7 @@ class MapRows(Message):
     num_slots: int
     num_workers: int
     worker: int
-    """Where the worker has its flags."""
+    """The place of the worker's flags."""
 
 
 class CloseEnvs(Message):
@@ -55,7 +55,7 @@ class CloseEnvs(Message):
 
 
 class StepCall(Message):
-    """A step of all the worker's slots that came without a message, see Mailbox."""
+    """A step of all the worker's slots that came without a message; see Mailbox."""
 
     request: int
     dtype: str
@@ -69,7 +69,7 @@ class PartCall(Message):
     first: int
     count: int
     number: int
-    """Where it is answered, see PartFlags."""
+    """Where it is answered; see PartFlags."""
 
 
 # Worker → host.
@@ -90,7 +90,7 @@ class RowsMapped(Message):
 
 
 class WorkerLeaving(Message):
-    """The worker was told to end by somebody else; ``reason`` says by what."""
+    """Something other than the host told the worker to end; ``reason`` says what."""
 
     reason: str
 

@@ -1,7 +1,7 @@
 """Where a worker's time goes: words in memory that it shares with its host.
 
-The host switches it on and reads it, without a word to the worker: what is measured goes on as it
-would without.
+The host switches it on and reads it without a message to the worker, so that measuring changes
+nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class PartTimes:
     """Nanoseconds by part of a worker's work, counted while a flag is set.
 
     Args:
-        words: So many as :attr:`SIZE` says.
-        clock: What tells the time, in nanoseconds: the same for all processes of a machine.
+        words: As many as :attr:`SIZE` says.
+        clock: Returns the time in nanoseconds, the same for all processes of a machine.
     """
 
     SIZE = 4 + len(PARTS)
@@ -31,18 +31,18 @@ class PartTimes:
 
     @staticmethod
     def unshared() -> PartTimes:
-        """For what runs without a host: nobody switches it on."""
+        """For use without a host: it is never switched on."""
         return PartTimes(memoryview(bytearray(8 * PartTimes.SIZE)).cast("q"))
 
     # The worker's side.
 
     @property
     def is_on(self) -> bool:
-        """Whether to say what begins; a worker looks once per call or fragment."""
+        """Whether to report what begins; a worker looks once per call or fragment."""
         return bool(self._words[self._ON])
 
     def begin(self, part: int) -> None:
-        """The worker does something else from now on; counted only while it is on."""
+        """Note that the worker begins something else; does nothing while it is off."""
         words = self._words
         if not words[self._ON]:
             return
@@ -51,7 +51,7 @@ class PartTimes:
         words[self._PART], words[self._SINCE] = part, now
 
     def answer(self) -> None:
-        """The worker has answered, and has nothing to do until it is asked again."""
+        """Note that the worker has answered, and is idle until it is asked again."""
         words = self._words
         if words[self._ON]:
             self.begin(IDLE)
@@ -61,11 +61,11 @@ class PartTimes:
 
     @property
     def answered_at(self) -> int:
-        """When the worker answered last, while it was on."""
+        """When the worker last answered while it was on."""
         return int(self._words[self._ANSWERED])
 
     def start(self) -> None:
-        """Count from now on; a worker in the middle of something counts as idle until its end."""
+        """Count from now on; a worker in the middle of something counts as idle till its end."""
         words = self._words
         for place in range(self._ANSWERED, self.SIZE):
             words[place] = 0
@@ -73,7 +73,7 @@ class PartTimes:
         words[self._ON] = 1
 
     def stop(self) -> dict[str, float]:
-        """The seconds of each part since :meth:`start`; nothing if it was not on."""
+        """The seconds of each part since :meth:`start`; empty if it was not on."""
         words = self._words
         if not words[self._ON]:
             return {}

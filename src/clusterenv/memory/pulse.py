@@ -1,13 +1,13 @@
 """A worker's signs of life: words in memory that it shares with its host.
 
-Another thread of the worker than the one that works writes them now and then. Where code holds the
-GIL and that thread cannot run, they stop.
+They are written regularly by another thread than the one that works. If code holds the GIL and
+that thread cannot run, they stop.
 """
 
 from __future__ import annotations
 
 STACKS_FOLLOW = "clusterenv worker: no progress for"
-"""So begins the line in a worker's log that stands before its stacks."""
+"""The beginning of the line in a worker's log that precedes its stacks."""
 _NANOSECONDS = 1e9
 
 
@@ -17,7 +17,7 @@ class Pulse:
     Times are those of the monotonic clock, which all processes of a machine share.
 
     Args:
-        words: So many as :attr:`SIZE` says.
+        words: As many as :attr:`SIZE` says.
     """
 
     SIZE = 3
@@ -27,22 +27,22 @@ class Pulse:
         self._words = words
 
     def beat(self, now: float, busy_since: float | None, num_stacks: int) -> None:
-        """The worker lives, makes no progress since then, and has shown its stacks so often."""
+        """Note that the worker lives, since when it is stuck, and how often it wrote stacks."""
         self._words[self._NUM_STACKS] = num_stacks
         self._words[self._BUSY_SINCE] = 0 if busy_since is None else int(busy_since * _NANOSECONDS)
         self._words[self._ALIVE_AT] = int(now * _NANOSECONDS)
 
     @property
     def alive_at(self) -> float:
-        """When there was the last sign of life; 0 before the first."""
+        """The last sign of life; 0 before the first."""
         return float(self._words[self._ALIVE_AT]) / _NANOSECONDS
 
     @property
     def busy_since(self) -> float:
-        """Since when it made no progress then; 0 if it had nothing to do."""
+        """Since when it had made no progress at that time; 0 if it had nothing to do."""
         return float(self._words[self._BUSY_SINCE]) / _NANOSECONDS
 
     @property
     def num_stacks(self) -> int:
-        """How often the worker has shown its stacks in its log, since it made no progress."""
+        """How often the worker has written its stacks to its log for lack of progress."""
         return int(self._words[self._NUM_STACKS])

@@ -20,15 +20,15 @@ _WORDS_PER_SLOT = (1, 2, 2, MOST_PARTS, 1, 1)
 
 
 class SharedRows:
-    """Actions and results of the slots of a host, and the flags of its workers; a row per slot.
+    """Actions and results of a host's slots, one row each, and the flags of its workers.
 
-    A worker may be killed while it writes, so what its rows said before is kept until it has
-    answered.
+    A worker may be killed while it writes, so the previous contents of its rows are kept until it
+    has answered.
 
     Args:
         fd: The memory, of at least :meth:`size_of` bytes.
-        slots: The slots of the host, which are neighbours. Each worker has at least one.
-        num_workers: How many workers share it.
+        slots: The slots of the host, which are consecutive. Each worker has at least one.
+        num_workers: How many workers share the memory.
         action: The leaf of the action space, if that is a single array.
         leaves: The leaves of the observation space.
     """
@@ -45,7 +45,7 @@ class SharedRows:
         self._first, self._count = slots.start, count
         self._memory = map_memory(fd, self.size_of(count, action, leaves))
         self._offset = 0
-        # Of these only the first rows are needed.
+        # Only the first rows of these are needed.
         words, host = self._take_words(1)[:num_workers], self._take_words(2)[:2]
         self.flags = AnswerFlags(words, host, self._take_words(2)[: num_workers + 1])
         answers, counts = self._take_words(MOST_PARTS), self._take_words(1)[:num_workers]
@@ -64,14 +64,14 @@ class SharedRows:
         self._action_shape = action.shape if action is not None else ()
         self._action_bytes = self._take_actions(action)
         self._action_views: dict[str, Array] = {}
-        # Of the actions that were put last; mostly the next are alike.
+        # The dtype of the last actions; mostly the next ones have the same.
         self._dtype: np.dtype[Any] | None = None
         self._dtype_name = ""
 
     def put_actions(self, actions: Array, slots: Sequence[int] | None = None) -> str:
-        """Write a row for each of these slots (ascending), or all; the dtype to read them with."""
+        """Write a row for each of these slots (ascending), or all; returns the dtype's name."""
         if actions.dtype is not self._dtype:
-            # To put its name together each time costs more than to write the actions.
+            # Assembling its name each time costs more than writing the actions.
             self._dtype, self._dtype_name = actions.dtype, actions.dtype.str
             self.actions(self._dtype_name)
         rows = ... if slots is None else self.rows_of(slots)
@@ -93,11 +93,11 @@ class SharedRows:
         return self._action_views[dtype]
 
     def copy_actions(self, dtype: str, slots: Sequence[int]) -> Any:
-        """For envs, which may keep an action, and may write to it."""
+        """A copy for envs, which may keep an action and write to it."""
         return self.actions(dtype)[self.rows_of(slots)].copy()
 
     def read_actions(self, dtype: str, count: int, frame: Buffer) -> Array:
-        """The actions of so many slots in bytes that came from elsewhere."""
+        """The actions of this many slots, from bytes that came from elsewhere."""
         kind = dtype_of_plain_data(dtype)
         shape = (count, *self._action_shape)
         if math.prod(shape) * kind.itemsize != len(frame) or self._action_bytes is None:
@@ -105,7 +105,7 @@ class SharedRows:
         return np.frombuffer(frame, kind).reshape(shape)
 
     def copy_of(self, slots: Sequence[int]) -> memoryview:
-        """The results of these slots (ascending) alone, in one piece."""
+        """The results of these slots (ascending) only, in one piece."""
         memory = bytearray(self._layout.size(len(slots)))
         rows, copy = self.rows_of(slots), self._layout.view(memory, len(slots))
         for target, source in zip(copy.arrays, self.results.arrays, strict=True):
@@ -113,22 +113,22 @@ class SharedRows:
         return memoryview(memory)
 
     def expect_no_answer(self, worker: int) -> None:
-        """A worker is gone: nobody waits for its flag any more."""
+        """Let nobody wait for the flag of a worker that is gone."""
         self.flags.expect_no_answer(worker)
 
     def begin_to_write(self, slots: Sequence[int], worker: int, request: int) -> None:
-        """A worker is going to write its answer to ``request`` to these rows."""
+        """Back up these rows before a worker writes its answer to ``request`` there."""
         rows = self.rows_of(slots)
         for now, before in self.now_and_before:
             before[rows] = now[rows]
         self.note_write(worker, request)
 
     def note_write(self, worker: int, request: int) -> None:
-        """What these rows said before is in safety."""
+        """Note that the worker writes its answer to ``request``, and its rows are backed up."""
         self._writes[worker] = request
 
     def take_back(self, slots: Sequence[int], worker: int, request: int) -> None:
-        """The worker is gone without an answer: the observations are those before it wrote."""
+        """Restore the observations from before the write of a worker that is gone unanswered."""
         if self._writes[worker] != request:
             return
         rows = self.rows_of(slots)
@@ -151,7 +151,7 @@ class SharedRows:
 
     @staticmethod
     def size_of(num_slots: int, action: Leaf | None, leaves: Sequence[Leaf]) -> int:
-        """Bytes that so many rows take."""
+        """How many bytes this many rows take."""
         words = sum(aligned(8 * count * num_slots) for count in _WORDS_PER_SLOT)
         results = 2 * RowLayout(leaves).size(num_slots)
         actions = 0 if action is None else aligned(_action_row_bytes(action) * num_slots)
@@ -159,7 +159,7 @@ class SharedRows:
 
 
 class RowRange:
-    """The rows of slots that are neighbours: the arrays of all rows, but only these."""
+    """The rows of consecutive slots, as views of the arrays of all rows."""
 
     def __init__(self, shared: SharedRows, slots: Sequence[int]) -> None:
         rows = shared.rows_of(slots)
@@ -172,19 +172,19 @@ class RowRange:
         self._actions: dict[str, Array] = {}
 
     def copy_actions(self, dtype: str) -> Array:
-        """As :meth:`SharedRows.copy_actions`."""
+        """Like :meth:`SharedRows.copy_actions`."""
         actions = self._actions.get(dtype)
         if actions is None:
             actions = self._actions[dtype] = self._shared.actions(dtype)[self._rows]
         return actions.copy()
 
     def keep(self) -> None:
-        """Keep what these rows say, for the case that their worker is killed while it writes."""
+        """Back these rows up, in case their worker is killed while it writes."""
         for now, before in self._now_and_before:
             np.copyto(before, now)
 
 
 def _action_row_bytes(leaf: Leaf) -> int:
-    # Room for any number whatever the space says, see SharedRows.actions.
+    # Room for any number, whatever the space says; see SharedRows.actions.
     assert leaf.dtype is not None
     return math.prod(leaf.shape) * max(16, leaf.dtype.itemsize)

@@ -16,8 +16,8 @@ class WeightStore:
     """One vector with its version, in memory that a host and all its workers share.
 
     There is room for two: the next one is written beside the one that workers may be copying, and
-    only then becomes the newest. A worker that was too slow for that notices, and copies again.
-    Until it is written over, the older one can still be had by its version.
+    only then becomes the newest. A worker that was too slow notices, and copies again. The older
+    one can still be read by its version until it is overwritten.
     """
 
     def __init__(self, fd: int) -> None:
@@ -26,12 +26,12 @@ class WeightStore:
 
     @staticmethod
     def create() -> WeightStore:
-        """An empty one; OSError without memory."""
+        """An empty store; OSError if there is no memory."""
         return WeightStore(create("weights", _HEADER_BYTES))
 
     @property
     def fd(self) -> int:
-        """For workers to inherit."""
+        """The descriptor that workers inherit."""
         return self._fd
 
     def _map(self) -> None:
@@ -39,7 +39,7 @@ class WeightStore:
         self._header = self._memory[:_HEADER_BYTES].cast("q")
 
     def put(self, policy_id: int, version: int, vector: Buffer | bytearray) -> None:
-        """These are the newest weights from now on; OSError without memory."""
+        """Make these the newest weights; OSError if there is no memory."""
         header, size = self._header, len(vector)
         room = (len(self._memory) - _HEADER_BYTES) // 2
         older = header[_VERSION] if header[_POLICY] == policy_id else 0
@@ -47,12 +47,12 @@ class WeightStore:
             allocate(self._fd, _HEADER_BYTES + 2 * size)
             self._map()
             header, room, older = self._header, size, 0
-            # The halves are elsewhere now, and may lie over what a worker is copying.
+            # The halves are elsewhere now, and may overlap what a worker is copying.
             self._begin(header)
-        # A worker that is copying the older one looks here again when it is done.
+        # A worker that is copying the older one checks this again when it is done.
         header[_OLDER] = 0
         barrier()
-        # The half that nobody has been pointed to since the last time.
+        # The half that no reader has been pointed to since the last time.
         offset = _HEADER_BYTES if header[_OFFSET] != _HEADER_BYTES else _HEADER_BYTES + room
         self._memory[offset : offset + size] = vector
         self._begin(header)
@@ -63,16 +63,16 @@ class WeightStore:
         header[_SEQUENCE] += 1
 
     def _begin(self, header: memoryview) -> None:
-        """The sequence is odd while somebody writes."""
+        """Make the sequence odd, which it is while somebody writes."""
         header[_SEQUENCE] |= 1
         barrier()
 
     def take(
         self, policy_id: int, newer_than: int, wanted: int = 0
     ) -> tuple[int, bytearray] | None:
-        """Version and vector, if they are of this policy and newer than what the caller has.
+        """Version and vector, if they are of this policy and newer than the caller's.
 
-        They are those of version ``wanted`` while the store has it, and else the newest.
+        They are those of version ``wanted`` while the store has it, otherwise the newest.
         """
         while True:
             header = self._header
@@ -94,5 +94,5 @@ class WeightStore:
                 return version, vector
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self._fd)

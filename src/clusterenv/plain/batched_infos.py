@@ -1,4 +1,4 @@
-"""The infos of a VectorEnv: arrays with a row per env, which stay arrays all the way."""
+"""The infos of a VectorEnv: arrays with a row per env, which stay arrays throughout."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Tree = dict[str, Any]
 """Arrays by name; a dict in place of an array holds more of them."""
 
 _OTHER_LAYOUT = "a reply has infos of another layout"
-# Of the rewards of a step.
+# Kinds of rewards.
 _NUMBERS = "biuf"
 
 
 @dataclass(frozen=True, eq=False)
 class BatchedInfos:
-    """What a VectorEnv said of some slots (ascending), a row of each array for each of them."""
+    """A VectorEnv's infos of some slots (ascending), with one row per slot in each array."""
 
     slots: Array
     tree: Tree
     reward_dtype: str = ""
-    """Of the rewards that come with them, where the VectorEnv has a dtype of its own for these."""
+    """The dtype of the rewards beside them, if the VectorEnv has its own."""
 
     def part(self, rows: Array) -> BatchedInfos:
-        """Of some of these slots alone."""
+        """The infos of some of these slots only."""
         return BatchedInfos(self.slots[rows], take_rows(self.tree, rows), self.reward_dtype)
 
     def by_slot(self) -> list[tuple[int, dict[str, Any]]]:
-        """A dict per slot, for whoever has another way to merge them."""
+        """One dict per slot, for those who merge them in another way."""
         split = split_infos(self.tree, len(self.slots))
         return [pair for pair in zip(self.slots.tolist(), split, strict=True) if pair[1]]
 
@@ -48,12 +48,12 @@ def take_rows(tree: Tree, rows: Any) -> Tree:
 
 
 def is_mask(name: str, tree: Tree) -> bool:
-    """Whether this says of which envs another array has something to say."""
+    """Whether this is the mask that says which envs have a value in another array."""
     return name.startswith("_") and name[1:] in tree
 
 
 def as_if_reset_at_once(tree: Tree, has_ended: Array) -> Tree:
-    """What was said last in an episode as its final info: as if it were reset within the step."""
+    """Turn the last infos of an episode into its final info, as if it were reset in the step."""
     said: Tree = {}
     for name, value in tree.items():
         if not is_mask(name, tree):
@@ -62,7 +62,7 @@ def as_if_reset_at_once(tree: Tree, has_ended: Array) -> Tree:
 
 
 def as_tree(infos: dict[str, Any], num_rows: int) -> Tree:
-    """The infos of a VectorEnv of so many envs, as arrays. What it says once holds for all.
+    """The infos of a VectorEnv of this many envs, as arrays. A single value holds for all.
 
     ValueError if something has rows for more or fewer envs.
     """
@@ -89,7 +89,7 @@ def _as_rows(name: str, value: Any, num_rows: int) -> Array:
 
 
 def merge(parts: Sequence[tuple[BatchedInfos, Array]], num_rows: int) -> Tree | None:
-    """As one VectorEnv of all rows would have given them; ``parts`` come with their rows.
+    """Merge them as one VectorEnv of all rows would have; ``parts`` come with their rows.
 
     None if arrays of one name have different dtypes or shapes.
     """
@@ -114,7 +114,7 @@ def _merge(parts: Sequence[tuple[Tree, Array]], num_rows: int) -> Tree | None:
 
 
 def _join(parts: Sequence[tuple[Array, Array]], num_rows: int, name: str) -> Array | None:
-    """Into one array; rows that nobody speaks of are empty, as Gymnasium leaves them."""
+    """Join into one array; rows without a value are empty, as Gymnasium leaves them."""
     first, _ = parts[0]
     kind = first.dtype, first.shape[1:]
     if any((array.dtype, array.shape[1:]) != kind for array, _ in parts):
@@ -123,7 +123,7 @@ def _join(parts: Sequence[tuple[Array, Array]], num_rows: int, name: str) -> Arr
     are_objects = first.dtype.hasobject and first.ndim == 1
     joined = np.full(shape, None) if are_objects else np.zeros(shape, first.dtype)
     if name == "env_id" and joined.shape == (num_rows,) and joined.dtype.kind in "iu":
-        # Whose row it is, is known of all.
+        # The number of each row's env is always known.
         joined[:] = np.arange(num_rows)
     for array, rows in parts:
         joined[rows] = array
@@ -139,7 +139,7 @@ def split_infos(infos: Tree, count: int) -> list[dict[str, Any]]:
         mask = infos.get(f"_{key}")
         parts = split_infos(value, count) if isinstance(value, dict) else value
         if isinstance(parts, np.ndarray) and parts.dtype == np.bool_:
-            # Gymnasium makes a bool array of bools, but an object array of numpy bools.
+            # Gymnasium makes a bool array from bools, but an object array from numpy bools.
             parts = parts.tolist()
         for row in range(count):
             if mask is None or mask[row]:
@@ -148,7 +148,7 @@ def split_infos(infos: Tree, count: int) -> list[dict[str, Any]]:
 
 
 def pack_batched(infos: BatchedInfos, *, allow_pickle: bool) -> bytes:
-    """As bytes."""
+    """The infos as bytes."""
     value = (infos.slots, infos.tree, infos.reward_dtype)
     return pack(value, allow_pickle=allow_pickle)
 

@@ -1,7 +1,7 @@
-"""What envs say besides their rows ⇄ bytes.
+"""Infos of envs ⇄ bytes.
 
-Most envs that say something in every step say the same things with other numbers. Then an array per
-name travels, instead of a dict per slot: packing and merging dicts costs more than many an env.
+Most envs with infos in every step report the same names with other numbers. Then one array per name
+travels instead of one dict per slot: packing and merging dicts costs more than many an env.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clusterenv.plain.batched_infos import BatchedInfos, pack_batched, unpack_ba
 from clusterenv.plain.values import check_bools, dtype_of_plain_data, pack, unpack
 
 Info = tuple[int, dict[str, Any]]
-"""A slot, and what its env said."""
+"""A slot, and the info of its env."""
 
 _PYTHONS_OWN = (int, float, bool)
 _OTHER_LAYOUT = "a reply has infos of another layout"
@@ -29,16 +29,16 @@ _OTHER_LAYOUT = "a reply has infos of another layout"
 
 @dataclass(frozen=True, eq=False)
 class InfosByName:
-    """The infos of some slots, ascending, that have the same names; a number per slot for each."""
+    """Infos of some slots (ascending) that have the same names, with a number per slot for each."""
 
     slots: Array
     numbers: dict[str, Array]
     pythons_own: tuple[str, ...]
-    """The names whose numbers are Python's, not NumPy's."""
+    """The names whose numbers are Python's and not NumPy's."""
 
     @staticmethod
     def of(infos: Sequence[Info]) -> InfosByName | None:
-        """``infos``, if they are alike."""
+        """``infos`` by name, if they are alike."""
         slots, dicts = zip(*infos, strict=True)
         first, own = dicts[0], []
         if set(map(len, dicts)) != {len(first)} or any(map(ge, slots, slots[1:])):
@@ -54,7 +54,7 @@ class InfosByName:
         return InfosByName(np.array(slots), numbers, tuple(own))
 
     def by_slot(self) -> list[Info]:
-        """As the envs made them."""
+        """The infos as the envs made them."""
         columns = [
             array.tolist() if name in self.pythons_own else list(array)
             for name, array in self.numbers.items()
@@ -68,14 +68,14 @@ class InfosByName:
 
 @lru_cache(maxsize=256, typed=True)
 def _has_a_meaning(name: Any) -> bool:
-    """Whether it is more than a name: merging treats it differently, or it may be no text even."""
+    """Whether merging treats the name differently, or it may not even be text."""
     if type(name) is not str or not name.isascii():
         return True
     return name.startswith("_") or name == "final_obs"
 
 
 def _column(name: str, dicts: Sequence[dict[str, Any]]) -> Array | None:
-    """An array of numbers of one type; None where that would change any, or not all have one."""
+    """An array of numbers of one type; None if that would change any, or if one is missing."""
     try:
         values = list(map(itemgetter(name), dicts))
         (kind,) = set(map(type, values))
@@ -96,12 +96,12 @@ class _Packed(msgspec.Struct, array_like=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Packed).decode
-# What the first byte says of the others.
+# The first byte says what the others are.
 _BY_NAME, _BY_SLOT, _BATCHED = b"n", b"s", b"b"
 
 
 def pack_infos(infos: Sequence[Info] | BatchedInfos, *, allow_pickle: bool) -> bytes:
-    """Infos of slots, which may be named twice, in this order; empty if there are none."""
+    """Infos by slot, in this order; a slot may be named twice. Empty if there are none."""
     if not infos:
         return b""
     if isinstance(infos, BatchedInfos):

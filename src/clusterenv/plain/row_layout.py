@@ -1,4 +1,4 @@
-"""Where the results of a step lie in one piece of memory: rewards, flags, observation leaves."""
+"""The layout of a step's results in one piece of memory: rewards, flags, observation leaves."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CACHE_LINE = 64
 
 @dataclass(frozen=True, eq=False)
 class ResultRows:
-    """Results of some slots, a row each, as views of one piece of memory."""
+    """Results of some slots, one row each, as views of one piece of memory."""
 
     rewards: Array
     terminated: Array
     truncated: Array
     observations: list[Array | None]
-    """By leaf; None where that is no array."""
+    """By leaf; None for a leaf that is not an array."""
 
     @property
     def arrays(self) -> list[Array]:
@@ -38,11 +38,11 @@ class RowLayout:
     def __init__(self, leaves: Sequence[Leaf]) -> None:
         self._leaves = tuple(leaves)
         self.has_objects = not all(leaf.is_array for leaf in leaves)
-        """Whether there is more to an observation than arrays, which does not lie here."""
+        """Whether an observation has parts that are not arrays, which are not stored here."""
         self._sizes: dict[int, int] = {}
 
     def size(self, num_rows: int) -> int:
-        """Bytes that so many rows take."""
+        """How many bytes this many rows take."""
         size = self._sizes.get(num_rows)
         if size is None:
             size = sum(aligned(num_rows * row) for row in self._row_bytes())
@@ -71,7 +71,7 @@ class RowLayout:
 
 
 def row_bytes(leaf: Leaf) -> int:
-    """Bytes of one row of this leaf; 0 if it is no array."""
+    """Bytes of one row of this leaf; 0 if it is not an array."""
     return 0 if leaf.dtype is None else math.prod(leaf.shape) * leaf.dtype.itemsize
 
 

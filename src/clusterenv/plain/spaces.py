@@ -23,10 +23,10 @@ from clusterenv.plain.values import dtype_of_plain_data
 Path = tuple[str | int, ...]
 _MOST_DIMENSIONS, _MOST_BITS = 64, 1 << 28
 _LONGEST_TEXT, _LONGEST_BOUND = 1 << 24, 100_000
-# Of one value of a Box that is described by its shape and two numbers.
+# For one value of a Box that is described by its shape and two numbers.
 _MOST_BYTES = 1 << 31
-# The bounds of a larger Box are views of one number each: as arrays they would need four times
-# the memory of an observation, again and again.
+# The bounds of a larger Box are views of one number each: as arrays they would repeatedly need four
+# times the memory of an observation.
 _LARGE_BYTES = 1 << 25
 
 
@@ -66,13 +66,13 @@ def leaves_of(space: Space[Any], path: Path = ()) -> tuple[Leaf, ...]:
 
 
 def single_array_leaf(space: Space[Any]) -> Leaf | None:
-    """The leaf of a space whose values are one array; None for a Dict or Tuple, even of one."""
+    """The leaf of a space whose values are one array; None for a Dict or Tuple, even with one."""
     leaf, *others = leaves_of(space) or (None,)
     return leaf if leaf is not None and leaf.is_array and not leaf.path and not others else None
 
 
 def join_leaves(space: Space[Any], values: Sequence[Any]) -> Any:
-    """The structure of ``space`` with ``values``, one per leaf, in its places."""
+    """The structure of ``space`` filled with ``values``, one per leaf."""
     return _join(space, iter(values))
 
 
@@ -87,7 +87,7 @@ def _join(space: Space[Any], remaining: Iterator[Any]) -> Any:
 def rows_of(slots: Sequence[int], first: int = 0) -> slice | list[int]:
     """An index of the rows of ``slots`` (ascending), where row 0 is slot ``first``.
 
-    A slice, which is cheaper, where it can be.
+    It is a slice, which is cheaper, if possible.
     """
     if slots[-1] - slots[0] + 1 == len(slots):
         return slice(slots[0] - first, slots[-1] + 1 - first)
@@ -95,7 +95,7 @@ def rows_of(slots: Sequence[int], first: int = 0) -> slice | list[int]:
 
 
 def pick_rows(rows: Sequence[int], values: Any) -> Any:
-    """Those rows of an array, or those items of a list."""
+    """These rows of an array, or these items of a list."""
     return values[list(rows)] if isinstance(values, np.ndarray) else [values[row] for row in rows]
 
 
@@ -103,7 +103,7 @@ def pick_rows(rows: Sequence[int], values: Any) -> Any:
 
 
 def space_to_plain(space: Space[Any]) -> Any:
-    """``space`` as a plain value, or itself where only pickle could carry it (a custom space)."""
+    """``space`` as a plain value; or itself if only pickle could carry it (a custom space)."""
     describe = _DESCRIBE.get(type(space))
     if describe is None:
         return space
@@ -115,7 +115,7 @@ def space_to_plain(space: Space[Any]) -> Any:
 def space_from_plain(plain: Any, *, trusted: bool = False) -> Space[Any]:
     """The space that :func:`space_to_plain` described.
 
-    Its random state is taken over only from whoever is ``trusted``: NumPy does not check what it
+    Its random state is taken only if the sender is ``trusted``: NumPy does not check what it
     loads, and a generator with a position out of range reads beyond its memory.
     """
     if isinstance(plain, Space):
@@ -186,9 +186,9 @@ _DESCRIBE: dict[type, Callable[[Any], dict[str, Any]]] = {
 
 
 def _in_short(bounds: Array) -> Array:
-    """``bounds`` as one number where all of them are the same, bit by bit."""
+    """``bounds`` as one number if all of them are the same, bit by bit."""
     if bounds.size == 0 or bounds.ndim == 0:
-        return bounds
+        return np.asarray(bounds)  # before Gymnasium 1.3 some are numpy scalars
     first = np.array(bounds[(0,) * bounds.ndim], bounds.dtype)
     if not any(bounds.strides):
         return first
@@ -208,7 +208,7 @@ def _build_box(parts: dict[str, Any], _: bool) -> Space[Any]:
         raise ValueError("a Box that does not say of each number whether it is bounded")
     low, high, *bounded = (np.broadcast_to(array, shape) for array in given)
     space = _large_box(low, high) if size > _LARGE_BYTES else spaces.Box(low, high, shape, dtype)
-    # An unbounded integer Box cannot be told from its bounds.
+    # Whether an integer Box is bounded does not follow from its bounds.
     space.bounded_below, space.bounded_above = bounded
     if size <= _LARGE_BYTES:
         space.bounded_below, space.bounded_above = (array.copy() for array in bounded)
@@ -226,7 +226,7 @@ def _shape_of(sizes: Any) -> tuple[int, ...]:
 
 
 def _large_box(low: Array, high: Array) -> spaces.Box:
-    """A Box with just these bounds, which its constructor would copy."""
+    """A Box with exactly these bounds, which its constructor would copy."""
     space = spaces.Box(0, 1, (), low.dtype)
     space.low, space.high, space._shape = low, high, low.shape
     return space
@@ -240,7 +240,7 @@ def is_large(space: Space[Any]) -> TypeGuard[spaces.Box]:
 
 
 def are_equal(space: Space[Any], other: Space[Any]) -> bool:
-    """As ``==``, which would take seconds for large ones."""
+    """Like ``==``, which would take seconds for large ones."""
     if not (is_large(space) and is_large(other)):
         return bool(space == other)
     ends = [(box.low.flat[0], box.high.flat[0]) for box in (space, other) if box.low.size]
@@ -249,7 +249,7 @@ def are_equal(space: Space[Any], other: Space[Any]) -> bool:
 
 
 def batch_large(space: Space[Any], count: int) -> Space[Any] | None:
-    """The space of so many values of a large Box, with views as bounds; None if it is not such."""
+    """The space of ``count`` values of a large Box, with views as bounds; None for others."""
     if not is_large(space):
         return None
     shape = (count, *space.shape)
@@ -266,7 +266,7 @@ def batch_large(space: Space[Any], count: int) -> Space[Any] | None:
 def _build_discrete(parts: dict[str, Any], _: bool) -> Space[Any]:
     space = spaces.Discrete(parts["n"], start=parts["start"])
     dtype = dtype_of_plain_data(parts["dtype"])
-    # The `dtype` argument is younger than the oldest Gymnasium that we support.
+    # The oldest Gymnasium that we support has no `dtype` argument.
     return space if space.dtype == dtype else spaces.Discrete(**{**parts, "dtype": dtype})
 
 
@@ -277,7 +277,7 @@ def _build_multi_discrete(parts: dict[str, Any], _: bool) -> Space[Any]:
 
 def _build_multi_binary(parts: dict[str, Any], _: bool) -> Space[Any]:
     sizes = parts["n"] if isinstance(parts["n"], list) else [parts["n"]]
-    # The one space that is not as large as what describes it.
+    # The one space that can be larger than its description.
     if len(sizes) > _MOST_DIMENSIONS or math.prod(sizes) > _MOST_BITS:
         raise ValueError(f"a MultiBinary space of more than {_MOST_BITS} bits")
     return spaces.MultiBinary(parts["n"])

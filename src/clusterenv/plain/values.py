@@ -1,8 +1,8 @@
 """Plain Python values ⇄ bytes, exactly: a tuple stays a tuple, a numpy scalar keeps its dtype.
 
-Unlike pickle, decoding builds data only and runs nothing. Objects that plain data cannot express
-are pickled only where the caller allows it (Security in ARCHITECTURE.md): from the head to hosts
-and workers, from those that this process started itself, or when the user trusts the workers.
+Unlike pickle, decoding only builds data and runs nothing. Objects that plain data cannot express
+are pickled only if the caller allows it (Security in ARCHITECTURE.md): from the head to hosts and
+workers, from those that this process started itself, or when the user trusts the workers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gymnasium.spaces import GraphInstance
 
 from clusterenv.errors import ProtocolError, UntrustedValueError
 
-# As dtype.str writes them: booleans, numbers, times, text and raw bytes; never objects.
+# As dtype.str writes them: booleans, numbers, times, text and raw bytes, but never objects.
 _DTYPE_NAME = re.compile(r"[<>|][biufcmMSUV][0-9]{1,9}(\[[0-9a-zA-Zμ]+\])?")
-# Whoever copied or printed what is nested deeper could run into Python's own limit.
+# Copying or printing deeper nesting could exceed Python's own limit.
 _DEEPEST, _ANY_DEPTH = 64, 1 << 30
 _AS_IS = frozenset({type(None), bool, float, str, bytes})
 _encode = msgspec.msgpack.Encoder().encode
@@ -30,12 +30,12 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 def pack(value: Any, *, allow_pickle: bool) -> bytes:
-    """Encode ``value``; raise UntrustedValueError where that needs pickle and may not have it."""
+    """Encode ``value``; UntrustedValueError if that needs pickle and pickle is not allowed."""
     return _encode(_to_plain(value, allow_pickle, _ANY_DEPTH if allow_pickle else _DEEPEST))
 
 
 def unpack(data: bytes, *, allow_pickle: bool) -> Any:
-    """Decode what :func:`pack` made; raise ProtocolError on anything else."""
+    """Decode what :func:`pack` made; ProtocolError for anything else."""
     try:
         return _from_plain(_decode(data), allow_pickle, _ANY_DEPTH if allow_pickle else _DEEPEST)
     except ProtocolError:
@@ -108,7 +108,7 @@ _CONVERTERS: dict[type, Callable[[Any, bool, int], list[Any] | None]] = {
     GraphInstance: _items_to_plain("graph"),
     np.ndarray: _array_to_plain,
     complex: lambda value, *_: ["complex", value.real, value.imag],
-    # Not as scalars: numpy has none without characters, and drops zeros at the end.
+    # Not as scalars: numpy has no empty ones, and drops trailing zeros.
     np.str_: lambda value, *_: ["str_", value.encode("utf-8", "surrogatepass")],
     np.bytes_: lambda value, *_: ["bytes_", bytes(value)],
 }
@@ -163,16 +163,16 @@ def _from_plain(plain: Any, allow_pickle: bool, levels: int) -> Any:
 
 
 def _read_array(raw: bytes, dtype: np.dtype[Any], shape: list[int]) -> np.ndarray[Any, Any]:
-    # frombuffer gives a read-only view of the message, and the value is the receiver's own.
+    # frombuffer gives a read-only view of the message, but the receiver owns the value.
     array = np.frombuffer(raw, dtype=dtype).reshape(shape).copy()
     check_bools(array, "an array")
     return array
 
 
 def check_bools(array: np.ndarray[Any, Any], what: str) -> None:
-    """ProtocolError if it holds truth values that are neither 0 nor 1.
+    """ProtocolError if it holds booleans other than 0 and 1.
 
-    NumPy relies on that: masks of others select more rows than there are.
+    NumPy relies on this: with others, masks select more rows than there are.
     """
     if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
         raise ProtocolError(f"{what} has truth values other than 0 and 1")
@@ -189,7 +189,7 @@ _BUILDERS: dict[str, Callable[[list[Any]], Any]] = {
 
 @lru_cache(maxsize=256)
 def dtype_of_plain_data(name: str) -> np.dtype[Any]:
-    """The dtype of that name, unless it could hold references to Python objects."""
+    """The dtype of this name, unless it could hold references to Python objects."""
     if not _DTYPE_NAME.fullmatch(name):
         raise ProtocolError(f"{name!r:.80} is no dtype of plain data, or holds objects")
     try:

@@ -13,7 +13,7 @@ from clusterenv.randomness import SlotRandom
 
 @dataclass(frozen=True)
 class Acted:
-    """What a policy gives for a batch of observations; everything has a row per slot."""
+    """What a policy returns for a batch of observations; everything has a row per slot."""
 
     actions: Any
     distribution: Distribution | None = None
@@ -25,7 +25,7 @@ class Acted:
 
 
 class Policy(Protocol):
-    """Travels to the workers once by pickle; after that only its weights do.
+    """A policy travels to the workers once by pickle; after that only its weights do.
 
     A recurrent policy gets the state that it returned last, with the rows of slots whose episode
     has ended set to zero; None stands for all zeros.
@@ -42,7 +42,7 @@ class Policy(Protocol):
 
 
 def acts_on_device(policy: Policy) -> bool:
-    """Whether it takes observations as an engine has them on its device, such as JAX arrays."""
+    """Whether it takes observations that are on an engine's device, such as JAX arrays."""
     return getattr(policy, "acts_on_device", False)
 
 

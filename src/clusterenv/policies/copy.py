@@ -28,7 +28,7 @@ def encode_layout(layout: Layout) -> bytes:
 
 
 class Snapshot:
-    """The weights of one version: one flat vector that nobody writes to again."""
+    """The weights of one version: one flat vector that is never written to again."""
 
     def __init__(self, weights: Mapping[str, Array], encoding: str = "raw") -> None:
         self.layout = layout_of(weights)
@@ -41,12 +41,12 @@ class Snapshot:
 
     @cached_property
     def checksum(self) -> int:
-        """Of the vector, for the receiver to compare. Costs time: not for the learner's thread."""
+        """The vector's, for the receiver to compare. Slow: not for the learner's thread."""
         return zlib.crc32(self.vector)
 
 
 def _refuse_not_a_number(name: str, array: Array) -> None:
-    # A product is much cheaper than looking at every number; it is finite only if they all are.
+    # One dot product is much cheaper than checking every number; it is finite only if all are.
     if array.dtype.kind in "fc":
         flat = array.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -68,13 +68,13 @@ class PolicyCopy:
         self._layout = decode_layout(layout)
 
     def take(self, version: int, vector: Buffer | bytearray) -> None:
-        """Act with a copy of ``vector`` from now on: a policy may write to its weights."""
+        """Act with a copy of ``vector`` from now on; a copy, because a policy may write to it."""
         self.policy.load(split_vector(self._layout, bytearray(vector)))
         self.version = version
 
 
 class Received:
-    """Weights as they come through a socket: decoded and checked, kept for the next difference."""
+    """Weights that arrive through a socket: decoded, checked, and kept for the next delta."""
 
     def __init__(self) -> None:
         self._version, self._vector = 0, bytearray()

@@ -1,4 +1,4 @@
-"""Weights as they travel: raw, rounded to bf16, or as the difference to what the host has.
+"""Weights as they travel: raw, rounded to bf16, or as the difference from what the host has.
 
 All work on the flat vector of :class:`~clusterenv.policies.copy.Snapshot`. With ``bf16`` and
 ``delta`` a version *is* the rounded vector: head and hosts hold the same bytes.
@@ -23,7 +23,7 @@ _FLOAT32 = "<f4"
 
 
 def check_encoding(encoding: str) -> str:
-    """``encoding`` itself; ValueError if there is no such encoding."""
+    """Return ``encoding``; ValueError if there is no such encoding."""
     if encoding not in ENCODINGS:
         raise ValueError(f"encoding={encoding!r} must be one of {', '.join(ENCODINGS)}")
     return encoding
@@ -41,7 +41,7 @@ def round_to_bf16(vector: bytearray, layout: Layout) -> None:
 def encode(
     vector: bytearray, layout: Layout, encoding: str, base: bytearray | None
 ) -> tuple[str, Buffer]:
-    """How ``vector`` is sent to a host that holds ``base``: what was done, and the bytes."""
+    """Encode ``vector`` for a host that holds ``base``: the encoding used, and the bytes."""
     if encoding == "raw":
         return "raw", memoryview(vector)
     codes, rest = _split(vector, layout)
@@ -107,12 +107,12 @@ def _join(codes: Array, rest: bytes, layout: Layout) -> bytearray:
 
 
 def _in_order(codes: Array) -> Array:
-    """bf16 as integers that ascend with the number: neighbours differ by 1."""
+    """bf16 as integers in numerical order: neighbours differ by 1."""
     return np.asarray(np.where(codes & 0x8000, ~codes, codes | 0x8000))
 
 
 def _difference(codes: Array, base: Array) -> Array:
-    """Steps from one bf16 to the other, the sign in the last bit: small numbers for small steps."""
+    """Steps from one bf16 to the other, with the sign in the last bit: small steps stay small."""
     steps: Array = (_in_order(codes) - _in_order(base)).view(np.int16)
     folded = np.asarray((steps << 1) ^ (steps >> 15))
     unsigned: Array = folded.view(np.uint16)
@@ -138,7 +138,7 @@ def _decompress(data: Buffer, count: int) -> tuple[Array, bytes]:
     unpacker = zlib.decompressobj()
     try:
         halves = np.frombuffer(unpacker.decompress(data, 2 * count), np.uint8)
-        # The end mark may still be to come.
+        # The end mark may not have been read yet.
         beyond = unpacker.decompress(unpacker.unconsumed_tail, 1)
     except zlib.error as error:
         raise ProtocolError(f"damaged weights: {error}") from error

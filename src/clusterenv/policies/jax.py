@@ -1,4 +1,4 @@
-"""Any pure function of JAX with its parameters as a policy."""
+"""Any pure JAX function with its parameters as a policy."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from clusterenv.randomness import SlotRandom
 class JaxPolicy:
     """Lets a pure function act on the workers, jitted.
 
-    Where the envs are in JAX as well (:class:`clusterenv.JaxBackend`), it acts on their device, and
-    observations stay there; elsewhere it acts on the CPU.
+    If the envs are in JAX as well (:class:`clusterenv.JaxBackend`), it acts on their device, and
+    observations stay there; otherwise it acts on the CPU.
 
     Args:
         apply: ``(params, observations)`` → one of :mod:`clusterenv.distributions` with JAX arrays
-            in it, or ``(that, value)`` where both come from one pass.
-        params: Any pytree with arrays in it: dicts, those of Flax and Haiku, modules of Equinox.
-            Its arrays are the weights; a learner sets :attr:`params` to new ones.
+            in it, or ``(that, value)`` if both come from one pass.
+        params: Any pytree with arrays in it: dicts, Flax or Haiku params, Equinox modules. Its
+            arrays are the weights; a learner sets :attr:`params` to new ones.
         value: ``(params, observations)`` → one value per row.
         state_shapes: For a recurrent policy, name → shape of one slot's state. ``apply`` and
             ``value`` are then called with a third argument, a dict of arrays, and ``apply``
@@ -70,13 +70,13 @@ class JaxPolicy:
     def _set_up(self) -> None:
         self._forward = jax.jit(self._evaluate)
         self._device: Any = None
-        # On the device; None: not there yet.
+        # On the device; None until they are placed there.
         self._placed: list[Any] | None = None
         self._usual_rows = 0
 
     @property
     def params(self) -> Any:
-        """The parameters as they were given; set them to those that the learner has made."""
+        """The parameters as they were given; assign those that the learner has made."""
         return self._tree.params()
 
     @params.setter
@@ -107,13 +107,13 @@ class JaxPolicy:
         return Acted(actions, distribution, outputs, next_state)
 
     def _padded(self, rows: int) -> int:
-        """So many are computed: every other number of rows would be compiled anew."""
+        """How many rows to compute: every new number of rows would be compiled anew."""
         if not self._usual_rows:
             self._usual_rows = rows
         return rows if rows == self._usual_rows else 1 << (rows - 1).bit_length()
 
     def _weights_beside(self, observations: Any) -> list[Any]:
-        """The arrays of the params, on the device that the observations are on."""
+        """The arrays of the params, on the device of the observations."""
         leaf = jax.tree.leaves(observations)[0]
         device = leaf.device if isinstance(leaf, jax.Array) else self._device or _cpu()
         if self._placed is None or device != self._device:
@@ -177,7 +177,7 @@ _MADE_HERE = ("_forward", "_device", "_placed", "_usual_rows")
 
 
 class _Tree:
-    """A pytree as its arrays and the rest: what is no array, such as a function, is constant."""
+    """A pytree as its arrays and the rest; anything else, such as a function, is constant."""
 
     def __init__(self, params: Any) -> None:
         found, self._structure = jax.tree_util.tree_flatten_with_path(params)
@@ -246,20 +246,20 @@ def _is_part(name: str, part: str) -> bool:
 
 
 def _plain(array: Array) -> Array:
-    """NumPy has no bfloat16."""
+    """Convert bfloat16, which NumPy does not have."""
     return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 def _settle_in_worker() -> None:
-    # Whoever lets it act waits for it: a thread in between would only cost time.
+    # The caller waits for the result anyway: another thread in between would only cost time.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     if "clusterenv.backends.jax" not in sys.modules and not jax.config.jax_platforms:
-        # The envs are not in JAX: each worker would take most of a GPU's memory for nothing.
+        # The envs are not in JAX, and each worker would take most of a GPU's memory for nothing.
         jax.config.update("jax_platforms", "cpu")
 
 
 def _to_host(tree: Any, device: Any) -> Any:
-    """As arrays of NumPy; those of the CPU are views."""
+    """As NumPy arrays; those on the CPU are views."""
     return jax.tree.map(np.asarray, tree) if device.platform == "cpu" else jax.device_get(tree)
 
 
@@ -274,7 +274,7 @@ def _cpu() -> Any:
 
 
 def _as_pytree(found: Any) -> Any:
-    """A distribution of ours that JAX can look into; TypeError if it is none."""
+    """Let JAX look into one of our distributions; TypeError if it is not one."""
     if isinstance(found, Joint):
         parts = found.parts
         for part in parts.values() if isinstance(parts, Mapping) else parts:

@@ -48,12 +48,12 @@ class NumpyPolicy:
     def weights(self) -> dict[str, Array]:
         """The arrays by name; one in a list in a dict has a name like ``layers/0/bias``.
 
-        Where they are in one dict it is that dict, into which a learner may put other arrays.
+        If they are in one flat dict, it is that dict, and a learner may put other arrays into it.
         """
         named = named_weights(self._weights)
         is_flat = isinstance(self._weights, dict) and list(named) == list(self._weights)
         return self._weights if is_flat else named
 
     def load(self, weights: Any) -> None:
-        """Take these weights: by name, or nested like those that the policy was made with."""
+        """Take these weights: by name, or nested like those that the policy was created with."""
         self._weights = tree_like(self._weights, named_weights(weights))

@@ -1,4 +1,4 @@
-"""Linear layers and activations by NumPy: for a few rows a fraction of what torch's calls cost."""
+"""Linear layers and activations in NumPy, which for a few rows cost a fraction of torch's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Layer = Callable[[Array], Array]
 
 
 def linear(weight: Array, bias: Array | float, rows: Array) -> Array:
-    """As ``torch.nn.Linear`` keeps its weights."""
+    """A linear layer with its weights laid out as in ``torch.nn.Linear``."""
     result = np.dot(rows, weight.T)
     result += bias
     return np.asarray(result)

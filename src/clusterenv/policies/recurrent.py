@@ -1,6 +1,6 @@
 """Recurrent state: None, an array with a row per slot, or a dict of such arrays.
 
-None stands for all zeros. Nothing here writes to what it is given.
+None stands for all zeros. Nothing here writes to its arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def rows_of(state: Any, rows: Sequence[int]) -> Any:
 
 
 def put_rows(state: Any, rows: Sequence[int], part: Any, count: int) -> Any:
-    """The state of ``count`` slots, in which these rows are now those of ``part``."""
+    """The state of ``count`` slots, with these rows replaced by those of ``part``."""
     if isinstance(part, dict):
         known = state or dict.fromkeys(part)
         return {name: put_rows(known[name], rows, part[name], count) for name in part}
@@ -58,7 +58,7 @@ def forget_rows(state: Any, rows: Sequence[int]) -> Any:
 
 
 def named_arrays(state: Any, like: Any) -> dict[str, Array]:
-    """The state as it travels; ``like`` has its shape, in case it is None."""
+    """The state as it travels; ``like`` gives its shape in case it is None."""
     if like is None:
         return {}
     if isinstance(like, dict):

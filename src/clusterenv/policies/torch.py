@@ -25,7 +25,7 @@ from clusterenv.policies import perceptron
 from clusterenv.policies.base import Acted, draw
 from clusterenv.randomness import SlotRandom
 
-# Of one layer. With more, torch is as fast.
+# Per layer. With more weights, torch is as fast.
 _FEW_WEIGHTS = 2**15
 
 
@@ -35,10 +35,10 @@ class TorchPolicy:
     Args:
         module: Its parameters and buffers are the weights; keep exploration scalars and
             normalisation statistics in buffers, and they are published too. Modules on a GPU,
-            compiled ones and those in DDP or DataParallel are looked through.
-        distribution: ``(module, observations)`` → a ``torch.distributions`` object, one of
-            :mod:`clusterenv.distributions` with tensors in it, which costs less, or
-            ``(that, value)`` where both come from one pass. By default the module itself.
+            compiled ones and those inside DDP or DataParallel are unwrapped.
+        distribution: ``(module, observations)`` → a ``torch.distributions`` object, or one of
+            :mod:`clusterenv.distributions` holding tensors, which is cheaper, or
+            ``(either, value)`` if both come from one pass. By default the module itself.
         value: ``(module, observations)`` → one value per row.
         state_shapes: For a recurrent module, name → shape of one slot's state. ``distribution``
             and ``value`` are then called with a third argument, a dict of tensors, and
@@ -48,8 +48,8 @@ class TorchPolicy:
             ``("critic",)``: their weights are never sent. Values are then computed at the head,
             see :func:`clusterenv.learning.with_values`.
         device: Where the copies in worker processes act, such as ``"cuda"``. In ``"cuda:{worker}"``
-            the worker's number on its host is filled in, modulo the number of its GPUs. What the
-            head does with the policy is done on the module's own device.
+            the worker's number on its host is filled in, modulo the number of GPUs there. At the
+            head, the policy runs on the module's own device.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TorchPolicy:
                 raise ValueError(f"stays_at_head: the module has no {part!r}")
         self._stays_at_head, self._device = tuple(stays_at_head), check_device(device)
         self.module = module
-        # Moves to another device with the rest; to look it up at each act costs as much as a layer.
+        # It moves to another device with the rest; a lookup at each act costs as much as a layer.
         self._a_parameter = _a_parameter(module)
         self._distribution = distribution or _call_module
         self._value = value
@@ -125,7 +125,7 @@ class TorchPolicy:
                 tensors[name].copy_(torch.from_numpy(array))
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy only acts: no dropout, no statistics of its own.
+        # A copy only acts, so dropout is off and statistics are not updated.
         module = copy.deepcopy(unwrap(self.module)).to("cpu").eval()
         return {**self.__dict__, "module": module, "_a_parameter": _a_parameter(module)}
 
@@ -133,7 +133,7 @@ class TorchPolicy:
         self.__dict__.update(state)
         worker = os.environ.get("CLUSTERENV_WORKER")
         if worker is not None:
-            # A worker owns one core unless its engine has threads, and checks what comes out.
+            # A worker owns one core unless its engine has threads, and checks the outputs itself.
             torch.set_num_threads(int(os.environ.get("CLUSTERENV_THREADS", "1")))
             td.Distribution.set_default_validate_args(False)
             self.module.to(device_of_worker(self._device, int(worker)))
@@ -144,7 +144,7 @@ class TorchPolicy:
 
 
 def check_device(device: str) -> str:
-    """``device``, if copies can act there; ValueError says what is wrong with it."""
+    """Return ``device`` if copies can act there; ValueError says what is wrong with it."""
     try:
         kind = torch.device(device.format(worker=0)).type
     except (RuntimeError, KeyError, IndexError, ValueError, AttributeError) as error:
@@ -173,14 +173,14 @@ def device_of_worker(device: str, worker: int) -> torch.device:
 
 
 def _act_by_numpy(module: nn.Module) -> None:
-    """Let NumPy compute the perceptrons inside."""
+    """Let NumPy compute the perceptrons inside the module."""
     for part in module.modules():
         if isinstance(part, nn.Sequential) and _is_perceptron(part):
             part.forward = _NumpyForward(part)  # type: ignore[method-assign]
 
 
 def _is_perceptron(part: nn.Sequential) -> bool:
-    """Whether it is small linear layers and activations, and nothing else wants to be called."""
+    """Whether it consists of small linear layers and activations only, without hooks."""
     kinds = [type(layer) for layer in part]
     own = [vars(one)["forward"] for one in (part, *part) if "forward" in vars(one)]
     return (
@@ -195,7 +195,7 @@ def _is_perceptron(part: nn.Sequential) -> bool:
 
 
 class _NumpyForward:
-    """The forward pass of a perceptron: by NumPy while it acts, else by torch."""
+    """The forward pass of a perceptron: in NumPy while it acts, else in torch."""
 
     def __init__(self, part: nn.Sequential) -> None:
         self._part: Any = part
@@ -204,7 +204,7 @@ class _NumpyForward:
         self._address = self._weight.data_ptr()
 
     def __call__(self, rows: torch.Tensor) -> Any:
-        # Weights change in place; once they have moved, the layers' arrays are no longer theirs.
+        # Weights change in place; once they have moved, the layers' arrays are stale.
         arrays_are_weights = self._weight.data_ptr() == self._address
         acts = arrays_are_weights and torch.is_inference_mode_enabled()
         if not acts or rows.dtype is not torch.float32:
@@ -244,7 +244,7 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def to_plain_distribution(found: Any) -> Distribution:
-    """A distribution of plain arrays from one of torch's (or one of ours that holds tensors)."""
+    """Convert a distribution of torch's (or one of ours that holds tensors) to plain arrays."""
     match found:
         case ArrayFields():
             return _with_plain_fields(found)
@@ -297,7 +297,7 @@ def _to_joint(parts: Any) -> distributions.Joint:
 
 
 class _Foreign:
-    """A torch distribution that we have no arrays for: it draws with torch's own generator."""
+    """A torch distribution that we have no arrays for; it draws with torch's own generator."""
 
     def __init__(self, inner: td.Distribution) -> None:
         self._inner = inner
@@ -329,7 +329,7 @@ class _Foreign:
 
 
 def _mode(found: td.Distribution) -> torch.Tensor:
-    """The mode; torch has none for transformed distributions, where that of the base is taken."""
+    """The mode; for transformed distributions, where torch has none, the base's, transformed."""
     if isinstance(found, td.TransformedDistribution):
         mode = _mode(found.base_dist)
         for transform in found.transforms:
@@ -356,9 +356,9 @@ def _to_tensors(tree: Any, device: torch.device) -> Any:
 
 
 def to_device(array: Array, device: Any) -> Any:
-    """The array as a tensor there: on the CPU the same memory, on a GPU a copy out of pinned
-    memory, which is made while the caller goes on. Text and objects, which torch has no dtype for,
-    stay as they are.
+    """Turn an array into a tensor on ``device``. On the CPU it shares the memory; on a GPU it is
+    a copy out of pinned memory, made while the caller goes on. Text and objects, for which torch
+    has no dtype, stay as they are.
     """
     if array.dtype.kind not in "biufc":
         return array

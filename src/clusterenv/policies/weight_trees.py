@@ -1,4 +1,4 @@
-"""Weights as nested dicts, lists and tuples of arrays ↔ as named arrays."""
+"""Converts nested dicts, lists and tuples of arrays to named arrays and back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def named_weights(tree: Any) -> dict[str, Array]:
 
 
 def tree_like(tree: Any, named: Mapping[str, Array]) -> Any:
-    """A tree of the same form, with the arrays of that name."""
+    """A tree of the same form, with the arrays of ``named``."""
     own = named_weights(tree).keys()
     if own != named.keys():
         raise ValueError(

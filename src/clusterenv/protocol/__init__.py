@@ -1,1 +1,1 @@
-"""What is asked of envs and policies, and what comes back: the same words on every floor."""
+"""Requests to envs and policies, and replies: the same words on every floor."""

@@ -1,6 +1,6 @@
-"""What envs said during a fragment ⇄ bytes: a column per name, with the rows that have it.
+"""Infos of a fragment ⇄ bytes: a column per name, with the rows that have it.
 
-Numbers, and arrays of numbers, travel as they lie in memory; all else is packed one by one.
+Numbers and arrays of numbers travel as they lie in memory; everything else is packed one by one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from clusterenv.errors import ProtocolError
 from clusterenv.plain.values import dtype_of_plain_data, unpack
 
 PREFIX = "infos/"
-"""Arrays of a fragment whose names begin so are what :func:`pack_columns` makes."""
+"""Arrays of a fragment whose names begin with this are made by :func:`pack_columns`."""
 MOST_COLUMNS = 10_000
 DEEPEST = 16
-"""A dict within that many others is one object."""
+"""A dict nested in this many others is one object."""
 
 _ROWS = np.dtype(np.int32)
 _LARGEST_SIDE = 2**31
@@ -31,7 +31,7 @@ class PackedColumn(msgspec.Struct, array_like=True, frozen=True):
     """One name: either numbers of one dtype and shape, or packed objects."""
 
     path: tuple[str, ...]
-    """The names of the dicts that it lies in, and its own."""
+    """The names of the dicts that it is in, and its own."""
     rows: bytes = b""
     """``step * len(slots) + column`` of each value; empty if every row has one, in order."""
     dtype: str = ""
@@ -51,7 +51,7 @@ _decode = msgspec.msgpack.Decoder(_Packed).decode
 
 @dataclass(frozen=True, eq=False)
 class InfoColumn:
-    """The values of one name: ``values[i]`` is what ``slots[i]`` said in ``steps[i]``."""
+    """The values of one name: ``values[i]`` is from ``slots[i]`` in ``steps[i]``."""
 
     path: tuple[str, ...]
     steps: Array
@@ -59,18 +59,18 @@ class InfoColumn:
     values: Array | list[Any]
     """An array with a row per value, or a list of objects."""
     unread: str = ""
-    """Of objects that could not be unpickled here, and are left out: one slot, and why."""
+    """For objects that could not be unpickled here and are left out: one slot, and the reason."""
 
 
 def pack_columns(slots: Sequence[int], columns: Iterable[PackedColumn]) -> Array:
-    """What a worker's envs said, as bytes."""
+    """The infos of a worker's envs, as bytes."""
     return np.frombuffer(_encode(_Packed(tuple(slots), tuple(columns))), np.uint8)
 
 
 def read_columns(
     data: Buffer, num_steps: int, slots: Sequence[int], *, allow_pickle: bool
 ) -> list[InfoColumn]:
-    """What :func:`pack_columns` packed, of some of these slots; else ProtocolError."""
+    """What :func:`pack_columns` packed, for some of these slots; otherwise ProtocolError."""
     try:
         packed = _decode(data)
     except (msgspec.MsgspecError, ValueError) as error:
@@ -108,7 +108,7 @@ def _read(
 def _read_objects(
     packed: PackedColumn, allow_pickle: bool
 ) -> tuple[dict[int, Any], dict[int, ProtocolError]]:
-    """By number: the objects, and what is wrong with those that cannot be unpickled."""
+    """By number: the objects, and the errors of those that cannot be unpickled."""
     objects: dict[int, Any] = {}
     unread: dict[int, ProtocolError] = {}
     for number, one in enumerate(packed.objects):

@@ -1,4 +1,4 @@
-"""Fragments on their way: named arrays of some slots, joined where that is cheaper."""
+"""Fragments in transit: named arrays of some slots, joined where that is cheaper."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from clusterenv.arrays import Array
 from clusterenv.protocol.fragment_infos import PREFIX as INFOS
 from clusterenv.protocol.requests import Collect
 
-# Names that begin so have a row per slot, or per episode; all others are [T, n, …].
+# Names that begin with these have a row per slot or per episode; all others are [T, n, …].
 _TALL = ("state/", "finals/", "last_values")
 
 Kinds = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
-"""Of named arrays: the shape of one row, and the dtype."""
+"""For named arrays: the shape of one row, and the dtype."""
 
 
 def kinds_of(arrays: dict[str, Array]) -> Kinds:
-    """What must be alike in fragments that are joined; what envs say need not be."""
+    """What must agree in fragments that are joined; infos need not."""
     return {
         name: (array.shape[1 if name.startswith(_TALL) else 2 :], array.dtype)
         for name, array in arrays.items()
@@ -34,35 +34,35 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, eq=False)
 class FragmentPart:
-    """Steps of some slots (ascending) by one version: named arrays."""
+    """Steps of some slots (ascending) by one version, as named arrays."""
 
     request: Collect
     slots: tuple[int, ...]
     version: int
     arrays: dict[str, Array]
     release: Callable[[], None] = field(default=_nothing, repr=False)
-    """To be called when the arrays, which may lie in shared memory, are not needed any more."""
+    """To be called when the arrays, which may be in shared memory, are no longer needed."""
 
     def __lt__(self, other: FragmentPart) -> bool:
         return self.request.request < other.request.request
 
 
 def join_arrays(name: str, arrays: list[Array]) -> Array:
-    """The arrays of that name of several parts as one, which is the caller's own."""
+    """Join the arrays of this name of several parts; the result belongs to the caller."""
     if len(arrays) == 1:  # a fragment of a stream
         return arrays[0].copy()
     return np.concatenate(arrays, axis=0 if name.startswith(_TALL) else 1)
 
 
 def join_parts(parts: Sequence[FragmentPart]) -> FragmentPart:
-    """Parts of one version whose slots ascend as one part, in memory of its own."""
+    """Join parts of one version, whose slots ascend, into one part in memory of its own."""
     first = parts[0]
     arrays = {
         name: join_arrays(name, [part.arrays[name] for part in parts])
         for name in first.arrays
         if not name.startswith(INFOS)
     }
-    # What each worker's envs said is read as it is; copied, since the parts are released.
+    # Each worker's infos are read as they are; copied, since the parts are released.
     for name, array in (item for part in parts for item in part.arrays.items()):
         if name.startswith(INFOS):
             arrays[name] = array.copy()

@@ -1,4 +1,4 @@
-"""Messages ⇄ bytes: a struct as a msgpack header; arrays travel beside it."""
+"""Messages ⇄ bytes: a struct as a msgpack header, with arrays beside it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Decoder:
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(kinds)
 
     def decode(self, data: Buffer) -> Any:
-        """The message in ``data``; ProtocolError if it is none."""
+        """The message in ``data``; ProtocolError if it is not one."""
         try:
             return self._decoder.decode(data)
-        # Text that is no UTF-8 and bottomless nesting have errors of their own.
+        # Text that is not UTF-8, and endless nesting, have errors of their own.
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise ProtocolError(f"not a message of this protocol: {error!s:.300}") from error

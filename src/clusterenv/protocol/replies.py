@@ -1,4 +1,4 @@
-"""What comes back for a request, from a worker to its host."""
+"""A worker's replies to its host."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Reply(Message):
 
 
 class Stepped(Reply):
-    """The rows of the slots are written; ``objects`` packs the leaves that are no arrays,
+    """The rows of the slots are written; ``objects`` packs the leaves that are not arrays,
     ``infos`` is what pack_infos makes, ``acted`` packs what a policy did.
 
-    ``slots`` are those of the request that it is about, where the others follow; else it is empty.
+    ``slots`` are the slots of the request that it is about, if others follow; else it is empty.
     """
 
     objects: bytes = b""
@@ -32,7 +32,7 @@ class Stepped(Reply):
 
 
 class Returned(Reply):
-    """Answer to Call and Evaluate: ``values`` packs one value per slot. To SetAttr: none."""
+    """Answer to Call and Evaluate: ``values`` packs one value per slot; for SetAttr none."""
 
     values: bytes
 

@@ -1,4 +1,4 @@
-"""Requests: the head asks a host, and the host asks its workers, with the same words.
+"""Requests: the head asks a host, and the host asks its workers, in the same words.
 
 Every request carries an id, so that a late reply is never taken for a newer one, and names the
 slots it is about. A host passes it on to each worker with that worker's slots.
@@ -22,31 +22,31 @@ class Request(Message):
 
 
 class Reset(Request):
-    """Reset these slots. ``seeds`` packs one per slot (they may exceed 64 bits), ``options`` the
-    user's; policies draw from ``run_seed``."""
+    """Reset these slots. ``seeds`` packs one per slot (they may exceed 64 bits), ``options`` packs
+    the user's; policies draw from ``run_seed``."""
 
     run_seed: int
     seeds: bytes = b""
     options: bytes = b""
     reports_loss: bool = False
-    """A reset inside a step: the slots' rows still have to say that their env was lost."""
+    """A reset inside a step: the slots' rows must also report that their env was lost."""
     together: bool = True
-    """Whether the rows of all slots are wanted at once, or as they come."""
+    """Whether the rows of all slots are wanted at once or as they come."""
 
 
 class Step(Request):
     """Step these slots.
 
-    The actions lie beside the request: in the rows that host and worker share (``dtype`` there),
-    or, where the action space is no single array, packed in ``packed_actions``, one per slot.
+    The actions are beside the request: in the rows that host and worker share (with ``dtype``), or,
+    if the action space is not a single array, packed in ``packed_actions``, one per slot.
     """
 
     dtype: str = ""
     packed_actions: tuple[bytes, ...] = ()
     num_parts: int = 1
-    """Each worker answers for one of so many parts of its slots after the other."""
+    """Each worker answers for its slots in this many parts, one after the other."""
     together: bool = True
-    """Whether the rows of all slots are wanted at once, or as they come."""
+    """Whether the rows of all slots are wanted at once or as they come."""
 
 
 class Call(Request):
@@ -64,9 +64,9 @@ class SetAttr(Request):
 
 
 class CountTime(Request):
-    """Count the seconds of each part of the workers' work from now on, or no more.
+    """Start or stop counting the seconds of each part of the workers' work.
 
-    The host answers itself, from memory that it shares with its workers, with a value per worker.
+    The host answers by itself, from memory shared with its workers, with one value per worker.
     """
 
     on: bool
@@ -79,11 +79,11 @@ class Measured(msgspec.Struct, array_like=True, frozen=True):
     divergence: float
     standard_error: float
     effective_sample_size: float
-    """As a share of the rows, if ``held`` acts for the newest version."""
+    """As a share of the rows, if ``held`` acts in place of the newest version."""
 
 
 class Newest(msgspec.Struct, array_like=True, frozen=True):
-    """What the head has published: a host decides by this whether to pull."""
+    """What the head has published; a host decides by this whether to pull."""
 
     policy_id: int
     version: int
@@ -104,18 +104,18 @@ class Collect(Request):
     together: bool = False
     """Whether the fragments of all slots are wanted in one piece."""
     asks_again: bool = False
-    """Whether the head asks for these slots again once it has taken the fragment: in a stream."""
+    """Whether the head asks for these slots again once it has the fragment, as in a stream."""
     infos: bool = True
-    """Whether what the envs say is wanted too."""
+    """Whether infos are wanted too."""
     ahead: bool = False
-    """Whether newer versions may be published before it is begun. It is decided by ``newest`` even
-    then, and a worker acts with the version that its host puts there."""
+    """Whether newer versions may be published before it begins. Even then ``newest`` decides, and a
+    worker acts with the version that its host puts there."""
 
 
 class Evaluate(Request):
     """Play ``episodes[i]`` whole episodes for ``slots[i]``, with the newest weights.
 
-    In envs of ``backend``, which is pickled; if that is empty, in such as the others.
+    They are played in envs of ``backend`` (pickled) or, if it is empty, in envs like the others.
     """
 
     episodes: tuple[int, ...]
@@ -126,18 +126,18 @@ class Evaluate(Request):
 
 
 PolicyRequest = Act | Collect | Evaluate
-"""What needs a policy."""
+"""The requests that need a policy."""
 
 AnyRequest = Reset | Step | Call | SetAttr | CountTime | Act | Collect | Evaluate
 
 
 def is_ahead(request: AnyRequest | None) -> TypeGuard[Collect]:
-    """Whether newer versions may be published before this is begun."""
+    """Whether newer versions may be published before this begins."""
     return isinstance(request, Collect) and request.ahead
 
 
 def narrow(request: AnyRequest, number: int, slots: tuple[int, ...], rows: slice) -> AnyRequest:
-    """``request`` for one worker: under this number, for those of its slots that are ``rows``."""
+    """``request`` for one worker: with this number, and those of its slots that are in ``rows``."""
     changes: dict[str, object] = {"request": number, "slots": slots}
     match request:
         case Reset() if request.seeds:

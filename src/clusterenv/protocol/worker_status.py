@@ -1,4 +1,4 @@
-"""How a worker is, for whoever looks at the run."""
+"""The state of a worker, for anyone watching the run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class WorkerStatus:
     """A worker at one moment."""
 
     name: str
-    """``worker-3.1`` is the second in the fourth place of its host."""
+    """``worker-3.1`` is the second worker in the fourth place of its host."""
     pid: int
     state: str
     """``ready``, ``joining``, ``leaving`` or ``lost``."""

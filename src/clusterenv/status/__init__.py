@@ -1,1 +1,1 @@
-"""How a run is doing: shown by its head, read by `top`."""
+"""How a run is doing: its head shows it, and `top` reads it."""

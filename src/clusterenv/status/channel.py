@@ -1,8 +1,8 @@
 """Where a run shows its status to its own user on its own machine.
 
-A Unix socket in Linux's abstract namespace: it has no file, so that nothing stays behind however
-the head ends. The kernel tells either side who the other is; a head answers nobody but its own
-user, and reads nothing, so that there is nothing that a visitor could do.
+It is a Unix socket in Linux's abstract namespace: it has no file, so nothing is left behind however
+the head ends. The kernel tells either side who the other is; a head answers only its own user, and
+reads nothing, so there is nothing that a visitor could do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PEER = struct.Struct("3i")
 _TRIES = 5
 _MOST_BYTES = 1 << 26
 _MOST_BYTES_OF_WEIGHTS = 1 << 34
-# Whoever looks now and then is still looking.
+# Somebody who looks this often counts as watching.
 _WATCHED_S = 10.0
 
 
@@ -56,14 +56,14 @@ def _nothing(slot: int) -> Iterable[bytes | bytearray]:
 
 
 class StatusServer(threading.Thread):
-    """Sends a snapshot to everyone of the same user who connects. Sleeps otherwise.
+    """Sends a snapshot to every process of the same user that connects. Sleeps otherwise.
 
     Args:
-        name: Of the thread.
-        run: Whose status it is.
+        name: The name of the thread.
+        run: The run that it shows.
         snapshot: Takes a snapshot.
-        watch: Told that somebody has begun to look, or has not looked for a while.
-        show: What it takes to play an episode of a slot elsewhere.
+        watch: Called when somebody begins to look, or has not looked for a while.
+        show: Returns what playing an episode of a slot elsewhere takes.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class StatusServer(threading.Thread):
 
     @property
     def run_id(self) -> str:
-        """What the run is called."""
+        """The name of the run."""
         return self.shown.id
 
     def start(self) -> None:
-        """Be found from now on."""
-        # A run does without where there is no abstract namespace, or no room for a socket.
+        """Make the run visible from now on."""
+        # A run does without it if there is no abstract namespace, or no room for a socket.
         with contextlib.suppress(OSError):
             self._listener = _listen(self.shown) if AVAILABLE else None
         super().start()
@@ -98,7 +98,7 @@ class StatusServer(threading.Thread):
                 visitor, name = self._next_visitor(listener)
             except OSError:
                 return
-            # Whatever goes wrong with a visitor, or with one snapshot, is not the run's trouble.
+            # An error with a visitor or a snapshot must not be the run's problem.
             with visitor, contextlib.suppress(Exception):
                 visitor.settimeout(_TIMEOUT_S)
                 if _user_of(visitor) == os.geteuid():
@@ -107,7 +107,7 @@ class StatusServer(threading.Thread):
                     self._answer(visitor, showing.slot_in(name))
 
     def _next_visitor(self, listener: socket.socket) -> tuple[socket.socket, Any]:
-        """Whoever comes next; OSError once the listener is closed, at any moment."""
+        """Wait for the next visitor; OSError once the listener is closed, at any moment."""
         try:
             return listener.accept()
         except TimeoutError:
@@ -130,10 +130,10 @@ class StatusServer(threading.Thread):
         raise OSError("the run changes too fast")
 
     def close(self) -> None:
-        """Be found no more, and end the thread."""
+        """Make the run invisible, and end the thread."""
         if self._listener is None:
             return
-        # Not only close: a forked child may have a copy of the descriptor.
+        # Closing is not enough: a forked child may have a copy of the descriptor.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -153,14 +153,14 @@ def _listen(run: Run) -> socket.socket:
 
 
 def _user_of(peer: socket.socket) -> int:
-    """The user that the kernel says is at the other end."""
+    """The user at the other end, according to the kernel."""
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return int(_PEER.unpack(credentials)[1])
 
 
 def runs() -> list[Run]:
     """The runs of this user on this machine."""
-    # Other users may call their sockets whatever they like: not all of it is text.
+    # Other users may give their sockets any name, even one that is not text.
     return runs_in(Path("/proc/net/unix").read_text(errors="replace"), os.geteuid())
 
 
@@ -184,7 +184,7 @@ def fetch(run: Run) -> RunStatus | None:
 
 
 def fetch_showing(run: Run, slot: int) -> tuple[Showing, bytes] | None:
-    """What it takes to play an episode of this slot, and the newest weights; None if the run has
+    """What playing an episode of this slot takes, and the newest weights; None if the run has
     ended, is not this user's or has no such slot."""
     try:
         return showing.decode(_call(run, showing.name_for(slot), _MOST_BYTES_OF_WEIGHTS))
@@ -205,7 +205,7 @@ def _call(run: Run, name: str | None, most_bytes: int) -> bytes:
 
 
 def _receive(caller: socket.socket, most_bytes: int) -> bytes:
-    """All that is sent, if it is no more than it can be."""
+    """Everything that is sent, up to the largest valid size."""
     data = bytearray()
     while received := caller.recv(1 << 16):
         data += received

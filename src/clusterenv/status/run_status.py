@@ -1,4 +1,4 @@
-"""How a run is doing, for whoever looks at it from outside. It can be read, and nothing else."""
+"""How a run is doing, for anyone watching it from outside. Plain data, read-only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WorkerSummary(msgspec.Struct, frozen=True):
     restarts: int
     """How often the worker in this place was replaced."""
     first_slot: int = 0
-    """Its slots are neighbours."""
+    """Its slots are consecutive."""
 
 
 class HostSummary(msgspec.Struct, frozen=True):
@@ -24,17 +24,17 @@ class HostSummary(msgspec.Struct, frozen=True):
 
     name: str
     machine: str
-    """``""`` while it has not come."""
+    """Empty until it has joined."""
     pid: int
     state: str
     """``ordered``, ``joining``, ``ready``, ``leaving`` or ``lost``."""
     slots: int
     rows: int
-    """Rows that came back so far: steps and resets of single slots, also of its predecessors."""
+    """Rows that came back so far: steps and resets of single slots, including predecessors'."""
     held: int | None
-    """The version that it pulled last."""
+    """The version that it last pulled."""
     divergence: float | None
-    """Of its copy from the newest version, as measured last."""
+    """The last measured divergence of its copy from the newest version."""
     pulls: int
     restarts: int
     """How often the host in this place was replaced."""
@@ -42,9 +42,9 @@ class HostSummary(msgspec.Struct, frozen=True):
     losses: int = 0
     """How often a worker of the host in this place was lost, or the host itself."""
     threshold: float | None = None
-    """The divergence above which it pulls, as of its last pull; None if its rule has none."""
+    """The divergence above which it pulls, at its last pull; None if its rule has none."""
     first_slot: int = 0
-    """Its slots are neighbours."""
+    """Its slots are consecutive."""
 
 
 class LossSummary(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class LossSummary(msgspec.Struct, frozen=True):
     slots: int
     """How many slots it ran."""
     slot: int | None
-    """The slot whose env was running then, if that is known."""
+    """The slot whose env was running at the time, if known."""
     reason: str
 
 
@@ -85,7 +85,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     run: str
     pid: int
     machine: str
-    """Of the head."""
+    """The head's machine."""
     uptime_s: float
     num_envs: int
     version: int
@@ -95,23 +95,23 @@ class RunStatus(msgspec.Struct, frozen=True):
     sync_bytes: int
     bytes_avoided: int
     shared_bytes: int
-    """Of weights that a host in the head's own process took by shared memory."""
+    """Bytes of weights that a host in the head's own process took from shared memory."""
     hash_seed: int | None = None
-    """The ``PYTHONHASHSEED`` of all workers; None where they are threads of the head."""
+    """The ``PYTHONHASHSEED`` of all workers; None if they are threads of the head."""
     losses_by_reason: dict[str, int] = {}
     env: str = ""
     """What runs, in a word or two."""
     sync: str = ""
     """The sync rule, as it is written in code."""
     losses: tuple[LossSummary, ...] = ()
-    """The last ones."""
+    """The latest ones."""
     warnings: tuple[WarningSummary, ...] = ()
-    """The last ones."""
+    """The latest ones."""
     episodes: int = 0
-    """How many have ended; those of steps only while somebody looked."""
+    """How many have ended; in steps, only while the run was watched."""
     recent_episodes: tuple[EpisodeSummary, ...] = ()
 
     @property
     def num_workers(self) -> int:
-        """Of all hosts."""
+        """The workers of all hosts."""
         return sum(len(host.workers) for host in self.hosts)

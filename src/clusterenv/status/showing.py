@@ -1,7 +1,7 @@
-"""What it takes to play an episode of a run in another process of the same user.
+"""What another process of the same user needs to play an episode of a run.
 
-Whoever wants it connects to the run's socket from a socket of its own that has a name: the kernel
-tells the head that name, and it says what is wanted. The head still reads nothing from visitors.
+A visitor connects to the run's socket from a named socket of its own: the kernel tells the head
+that name, which says what is wanted. So the head still reads nothing from visitors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Showing(msgspec.Struct, frozen=True):
     """Builds the env of this slot."""
     policy: bytes
     layout: bytes
-    """Of the weights, which follow by themselves."""
+    """The layout of the weights, which follow separately."""
     search_path: tuple[str, ...]
     working_directory: str
 
@@ -38,20 +38,20 @@ def name_for(slot: int) -> str:
 
 
 def slot_in(name: object) -> int | None:
-    """The slot that the socket of this name asks for; None if it asks for the status."""
+    """The slot that the socket of this name asks for; None if it wants the status."""
     match = _NAME.fullmatch(name) if isinstance(name, bytes) else None
     return None if match is None else int(match.group(1))
 
 
 def encode(showing: Showing, weights: bytes | bytearray) -> Iterator[bytes | bytearray]:
-    """One after the other: the weights are sent from where they are."""
+    """Encode in pieces, so that the weights are sent from where they are."""
     header = msgspec.msgpack.encode(showing)
     yield _SIZE.pack(len(header)) + header
     yield weights
 
 
 def decode(data: bytes) -> tuple[Showing, bytes]:
-    """What :func:`encode` made; ``msgspec.MsgspecError`` if it is something else."""
+    """What :func:`encode` made; ``msgspec.MsgspecError`` if it is malformed."""
     if len(data) < _SIZE.size:
         raise msgspec.DecodeError("this is too short")
     (size,) = _SIZE.unpack_from(data)

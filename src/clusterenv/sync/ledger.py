@@ -21,7 +21,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.hash_seed: int | None = None
-        """The ``PYTHONHASHSEED`` of all workers; None where they are threads of the head."""
+        """The ``PYTHONHASHSEED`` of all workers; None if they are threads of the head."""
         self._started = time.monotonic()
         self._bytes_by_kind: Counter[str] = Counter()
         self._shared_bytes = 0
@@ -33,24 +33,24 @@ class Ledger:
         self._warnings: deque[WarningRecord] = deque(maxlen=_KEPT_WARNINGS)
 
     def count(self, kind: str, num_bytes: int) -> None:
-        """Bytes of a message that went through the socket."""
+        """Count the bytes of a message that went through the socket."""
         self._bytes_by_kind[kind] += num_bytes
 
     def count_shared(self, num_bytes: int) -> None:
-        """Bytes of weights that were copied into shared memory, and through no socket."""
+        """Count bytes of weights that were copied into shared memory, not through a socket."""
         self._shared_bytes += num_bytes
 
     def count_coded(self, num_bytes: int, num_coded: int) -> None:
-        """Observations of so many bytes came through the socket in so many."""
+        """Observations of ``num_bytes`` came through the socket as ``num_coded`` bytes."""
         self._observation_bytes += num_bytes
         self._coded_bytes += num_coded
 
     def count_dropped(self, num_steps: int) -> None:
-        """So many steps were asked for that nobody is going to look at."""
+        """These steps were requested, and nobody will read them."""
         self._dropped_steps += num_steps
 
     def forget(self, host: str) -> None:
-        """A host is gone: it would not have pulled later versions."""
+        """A host is gone, and would not have pulled later versions."""
         self._pulls.forget(host)
         self._latest_by_host.pop(host, None)
 
@@ -69,12 +69,12 @@ class Ledger:
         threshold: float,
         shares_memory: bool = False,
     ) -> None:
-        """A host that has ``held`` is being sent ``version``; or takes it from shared memory."""
+        """A host that holds ``held`` gets ``version`` by message, or by shared memory."""
         pull = PullRecord(self._now_s(), host, version, held, cause, num_bytes, threshold)
         self._pulls.add_pull(pull, shares_memory=shares_memory)
 
     def record_latency(self, seconds: float) -> None:
-        """A host has loaded what it asked for so long ago."""
+        """A host has loaded what it asked for ``seconds`` ago."""
         self._pulls.add_latency(seconds)
 
     def record_measurement(
@@ -109,7 +109,7 @@ class Ledger:
         self._losses.add(Loss(self._now_s(), host, worker, slots, slot, reason))
 
     def record_warning(self, text: str) -> None:
-        """The user is told of something."""
+        """The user was warned of something."""
         self._warnings.append(WarningRecord(self._now_s(), text[:_LONGEST_WARNING]))
 
     def _now_s(self) -> float:
@@ -122,37 +122,37 @@ class Ledger:
 
     @property
     def held_by_host(self) -> dict[str, int]:
-        """The version that each host that is there was sent last, to act with."""
+        """The version that each present host was last sent, to act with."""
         return dict(self._pulls.held_by_host)
 
     @property
     def threshold_by_host(self) -> dict[str, float]:
-        """The threshold of each host that is there, as it was when it pulled last."""
+        """The threshold of each present host at its last pull."""
         return dict(self._pulls.threshold_by_host)
 
     @property
     def latest_by_host(self) -> dict[str, Measurement]:
-        """The latest measured divergence of each host that is there."""
+        """The latest measured divergence of each present host."""
         return dict(self._latest_by_host)
 
     @property
     def versions(self) -> list[Version]:
-        """The versions so far, in order; of very long runs the last ones."""
+        """The versions so far, in order; in very long runs only the last ones."""
         return list(self._pulls.versions)
 
     @property
     def pulls(self) -> list[PullRecord]:
-        """The pulls so far, in order; of very long runs the last ones."""
+        """The pulls so far, in order; in very long runs only the last ones."""
         return list(self._pulls.pulls)
 
     @property
     def measurements(self) -> list[Measurement]:
-        """The measured divergences so far, in order; of very long runs the last ones."""
+        """The measured divergences so far, in order; in very long runs only the last ones."""
         return list(self._measurements)
 
     @property
     def losses(self) -> list[Loss]:
-        """The workers and hosts that were lost so far, in order; of very many the last ones."""
+        """The workers and hosts lost so far, in order; of very many only the last ones."""
         return list(self._losses.losses)
 
     @property
@@ -172,7 +172,7 @@ class Ledger:
 
     @property
     def pull_latencies_s(self) -> list[float]:
-        """How long each pull took a host, from asking to having loaded."""
+        """How long each pull took a host, from the request until it was loaded."""
         return list(self._pulls.latencies_s)
 
     @property
@@ -182,22 +182,22 @@ class Ledger:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of weights that hosts in this process took by shared memory."""
+        """Bytes of weights that hosts in this process took from shared memory."""
         return self._shared_bytes
 
     @property
     def observation_bytes(self) -> int:
-        """Bytes of the observations that hosts coded on their way …"""
+        """Bytes of the observations that hosts coded before they sent them …"""
         return self._observation_bytes
 
     @property
     def coded_bytes(self) -> int:
-        """… and in how many bytes they came through the socket."""
+        """… and as how many bytes they came through the socket."""
         return self._coded_bytes
 
     @property
     def dropped_steps(self) -> int:
-        """Steps of fragments that were asked for, collected or not, and then given up: by a reset,
+        """Steps of fragments that were requested, collected or not, and then given up: by a reset,
         an error, Ctrl-C, the end of a stream, or a rollout of another length or policy object."""
         return self._dropped_steps
 
@@ -222,7 +222,7 @@ class Ledger:
 
     @property
     def bytes_of_always_pulling(self) -> int:
-        """What the weights would have cost, had each host pulled every version in full.
+        """What the weights would have cost if each host had pulled every version in full.
 
         A host counts from its first pull until it is gone.
         """
@@ -230,5 +230,5 @@ class Ledger:
 
     @property
     def bytes_avoided(self) -> int:
-        """What was saved against pulling every version in full."""
+        """How many bytes were saved, compared with pulling every version in full."""
         return self.bytes_of_always_pulling - self.sync_bytes

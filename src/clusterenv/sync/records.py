@@ -13,7 +13,7 @@ class Version:
     """Since the run began."""
     version: int
     bytes: int
-    """Of the whole vector in full precision."""
+    """The size of the whole vector in full precision."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class PullRecord:
     cause: str
     """In the sync rule's word: ``first``, ``threshold`` …; ``evaluation`` for ``evaluate``."""
     bytes: int
-    """Of the weights alone, as encoded."""
+    """The size of the weights alone, as encoded."""
     threshold: float
-    """Of its sync rule then, where it has one."""
+    """Its sync rule's at that time, if the rule has one."""
 
     @property
     def lag(self) -> int:
@@ -64,9 +64,9 @@ class Loss:
     worker: str
     """``""`` if the host itself was lost."""
     slots: tuple[int, ...]
-    """What it ran."""
+    """The slots it ran."""
     slot: int | None
-    """The slot whose env was running then, if that is known."""
+    """The slot whose env was running at the time, if known."""
     reason: str
     """``exit code 3``, ``killed by SIGSEGV`` …"""
 

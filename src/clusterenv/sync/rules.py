@@ -1,4 +1,4 @@
-"""Sync rules: does a host pull the newest weights now? Pure decisions, made on the host."""
+"""Sync rules decide whether a host pulls the newest weights now. Pure code, run on the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THRESHOLD = "threshold"
 LAG = "lag"
 AGE = "age"
 EVALUATION = "evaluation"
-"""Not a rule's: ``evaluate`` always plays with the newest weights."""
+"""Not a rule's cause: ``evaluate`` always plays with the newest weights."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,17 @@ class News:
     newest: int
     """The newest version that it has heard of."""
     divergence: float | None = None
-    """Between the two, as the head measured it last; None if it has not."""
+    """Between the two, as last measured by the head; None if it has not been measured."""
     standard_error: float = 0.0
     effective_sample_size: float = 1.0
-    """As a share of the rows, were ``held`` to act for the newest version."""
+    """As a share of the rows, if ``held`` acts in place of the newest version."""
     time_s: float = 0.0
     """Now, on a clock that only goes forward."""
     pulled_at_s: float = 0.0
     pulled_bytes: int = 0
     """The time and size of the last pull."""
     first_slot: int = 0
-    """Tells hosts apart."""
+    """Distinguishes hosts."""
 
     @property
     def lag(self) -> int:
@@ -45,11 +45,11 @@ class News:
 
 
 class SyncRule(Protocol):
-    """Travels to the hosts, and decides there; each host has its own."""
+    """A rule travels to the hosts and decides there; each host has its own."""
 
     @property
     def rows(self) -> int:
-        """On how many rows of each host the head measures the divergence; 0: not at all."""
+        """On how many rows of each host the head measures the divergence; 0 for not at all."""
 
     @property
     def measure(self) -> str:
@@ -77,7 +77,7 @@ class EveryNth:
             raise ValueError(f"EveryNth(n={self.n}): n must be at least 1")
 
     def cause_to_pull(self, news: News) -> str | None:
-        """The first version in any case, then every n-th."""
+        """``first`` for the first version, then every n-th."""
         if news.held == 0 and news.newest > 0:
             return FIRST
         return VERSION if news.lag >= self.n else None
@@ -90,28 +90,28 @@ class EveryVersion(EveryNth):
     n: int = 1
 
 
-# What the threshold of AdaptiveSync can be steered by.
+# What can steer the threshold of AdaptiveSync.
 
 _MOST_OWED = 4.0  # pulls
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A host has just decided."""
+    """What a host has just decided."""
 
     news: News
     pulled: bool
     versions: int
-    """That were published since the decision before …"""
+    """How many versions were published since the previous decision …"""
     seconds: float
     """… and the time since then."""
 
 
 class Budget(Protocol):
-    """What the threshold is steered by, instead of staying where it is."""
+    """What steers the threshold, which stays constant otherwise."""
 
     def excess(self, decision: Decision) -> float:
-        """Above 0 where the threshold should rise, below 0 where it should fall; about ±1."""
+        """Above 0 if the threshold should rise, below 0 if it should fall; about ±1."""
 
 
 @dataclass
@@ -128,9 +128,9 @@ class PullRate:
     def excess(self, decision: Decision) -> float:
         """How much more than its share this decision was.
 
-        The share is that of the whole run: what was pulled too often, or not often enough, while
-        the threshold did not fit yet is made up for. Gently, and up to a few pulls: no host
-        should wait for long.
+        The share is that of the whole run: if there were too many or too few pulls while the
+        threshold did not fit yet, later decisions make up for it. They do so gently, and for a
+        few pulls at most, so that no host waits long.
         """
         share = self.share * (1 - min(max(0.3 * self._overspent, -0.5), 0.5))
         self._overspent += decision.pulled - self.share * decision.versions
@@ -156,7 +156,7 @@ class BytesPerSecond:
 
 @dataclass(frozen=True)
 class EffectiveSampleSize:
-    """Keep the mean effective sample size of what workers collect at this share."""
+    """Keep the mean effective sample size of what workers collect at this share of the rows."""
 
     share: float
 
@@ -182,17 +182,17 @@ class AdaptiveSync:
     Args:
         threshold: The divergence above which to pull: a KL divergence per step, summed over the
             parts of an action; for epsilon-greedy policies the total variation.
-        max_lag: Pull when so many versions behind, whatever the divergence says. None takes that
-            cap off, and training may then freeze: see ``docs/aps.md``.
-        max_age_s: Pull when the weights are so old and there are newer ones.
+        max_lag: Pull when this many versions behind, whatever the divergence says. None removes
+            this cap, and training may then freeze: see ``docs/aps.md``.
+        max_age_s: Pull when the weights are this old and there are newer ones.
         rows: On how many rows per host the head measures. 16 are enough for image policies.
         budget: :class:`PullRate`, :class:`BytesPerSecond` or :class:`EffectiveSampleSize`; the
             threshold then only says where to begin.
         spread: Each host varies its threshold by up to this share, anew at every pull, so that
-            they do not pull as a herd.
-        confidence: How many standard errors above the estimate the upper end is.
+            hosts do not all pull at once.
+        confidence: How many standard errors the upper end is above the estimate.
         gain: How fast a budget moves the threshold.
-        measure: Another divergence than the distribution's own: the name of one of its methods,
+        measure: A divergence other than the distribution's own: the name of one of its methods,
             such as ``"jensen_shannon"`` or ``"total_variation"``.
     """
 
@@ -272,7 +272,7 @@ class AdaptiveSync:
     def _cause(self, news: News) -> str | None:
         if news.divergence is not None:
             upper = news.divergence + self.confidence * news.standard_error
-            # Not `>`: what is not a number must not keep a worker from pulling.
+            # Not `>`: a NaN must not keep a worker from pulling.
             if not upper <= self.threshold * self._factor:
                 return THRESHOLD
         if self.max_lag is not None and news.lag >= self.max_lag:

@@ -1,4 +1,4 @@
-"""What a ledger counts: pulls and what they took, losses and their reasons."""
+"""What a ledger counts: pulls and their cost, losses and their reasons."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from clusterenv.sync.rules import EVALUATION
 KEPT = 100_000
 """Records beyond this many are forgotten, the oldest first; totals are not."""
 _KEPT_LOSSES = 10_000
-# A sync rule has a handful; a host could make up any number.
+# A sync rule has a handful of causes; a host could make up any number.
 _MOST_CAUSES = 100
 
 
 class PullTally:
-    """Versions that were published, and who pulled which of them."""
+    """The versions that were published, and the pulls of them."""
 
     def __init__(self) -> None:
         self.versions: deque[Version] = deque(maxlen=KEPT)
@@ -24,9 +24,9 @@ class PullTally:
         self.by_host: Counter[str] = Counter()
         self.by_cause: Counter[str] = Counter()
         self.held_by_host: dict[str, int] = {}
-        """The version that each host that is there was sent last, to act with."""
+        """The version that each present host was last sent, to act with."""
         self.threshold_by_host: dict[str, float] = {}
-        """… and what the threshold of its sync rule was then."""
+        """… and the threshold of its sync rule at that time."""
         self.bytes_of_always_pulling = 0
         self._pulling: set[str] = set()
 
@@ -51,11 +51,11 @@ class PullTally:
             self.bytes_of_always_pulling += self.versions[-1].bytes
 
     def add_latency(self, seconds: float) -> None:
-        """A host has loaded what it asked for so long ago."""
+        """A host has loaded what it asked for ``seconds`` ago."""
         self.latencies_s.append(seconds)
 
     def forget(self, host: str) -> None:
-        """A host is gone: it would not have pulled later versions."""
+        """A host is gone, and would not have pulled later versions."""
         self._pulling.discard(host)
         self.held_by_host.pop(host, None)
         self.threshold_by_host.pop(host, None)
@@ -77,6 +77,6 @@ class LossTally:
 
 
 def _count(counter: Counter[str], cause: str) -> None:
-    """One more of this kind; of very many kinds, of the rest."""
+    """Count one more of this cause; beyond the limit on causes, as ``other``."""
     known = cause in counter or len(counter) < _MOST_CAUSES
     counter[cause if known else "other"] += 1

@@ -1,1 +1,1 @@
-"""``python -m clusterenv …``: a file per command, and what they need."""
+"""``python -m clusterenv …``: a file per command, and what they share."""

@@ -22,7 +22,7 @@ from clusterenv.tools.tables import as_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes: the same words as ClusterEnv."""
+    """The command's arguments, in the same words as ClusterEnv."""
     parser.add_argument(
         "what", help="a Gymnasium id (or module:id), or a script of yours (….py), run as it is"
     )
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_script(arguments: argparse.Namespace) -> NoReturn:
-    """The script itself, with every run of it timed; each says at its end where its time went."""
+    """Run the script itself with every run timed; each reports its times at its end."""
     command = [sys.executable, arguments.what, *arguments.arguments]
     os.execve(sys.executable, command, {**os.environ, VARIABLE: "1"})
 
@@ -74,13 +74,13 @@ class _Bench:
     num_steps: int
     learner_s: float
     acting: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Where the head's own forward pass is counted."""
+    """Counts the head's own forward pass."""
 
     def learn(self) -> None:
         time.sleep(self.learner_s)
 
     def step(self) -> Iterator[None]:
-        """The head computes actions, as most loops do; random ones where there is no policy."""
+        """The head computes actions, as most loops do; random ones if there is no policy."""
         envs = self.envs
         observations, _ = envs.reset(seed=0)
         random = SlotRandom(0, range(envs.num_envs))

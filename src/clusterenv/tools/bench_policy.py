@@ -1,4 +1,4 @@
-"""A policy for `bench`: a small network with random weights, of the size that the user asks for."""
+"""A policy for `bench`: a small network with random weights, of a size that the user gives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clusterenv.policies.numpy import NumpyPolicy, Weights
 def bench_policy(
     observation_space: Space[Any], action_space: Space[Any], hidden: int
 ) -> NumpyPolicy | None:
-    """Two hidden layers; None for spaces that it does not know."""
+    """A policy with two hidden layers; None for spaces that it does not know."""
     if not isinstance(observation_space, Box):
         return None
     inputs = math.prod(observation_space.shape)

@@ -17,7 +17,7 @@ from clusterenv.wire.addresses import Network
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes: the same words as ClusterEnv."""
+    """The command's arguments, in the same words as ClusterEnv."""
     parser.add_argument("--env", help="a Gymnasium id (or module:id) to try out on the workers")
     parser.add_argument("--num-envs", type=int, help="by default one per worker")
     parser.add_argument(
@@ -103,7 +103,7 @@ def _question(arguments: argparse.Namespace) -> Question | Finding:
 
 
 def _backend(env: str) -> Backend | Finding:
-    """The head needs to know the id; it is the workers that build the env."""
+    """Find the backend: the head needs to know the id, though the workers build the env."""
     try:
         return choose_backend(env, 1, (), {})[0]
     except Exception as error:

@@ -18,11 +18,11 @@ HELP = (
 
 
 def launcher_from(text: str) -> Launcher:
-    """The launcher that ``text`` means; ValueError if there is none."""
+    """The launcher that ``text`` names; ValueError if there is none."""
     if ":" not in text:
         return choose_launcher(text)
     module, _, expression = text.partition(":")
-    # A console script, unlike `python -m`, does not look here.
+    # Unlike `python -m`, a console script does not look here.
     sys.path.insert(0, os.getcwd())
     try:
         return _evaluate(importlib.import_module(module), expression)
@@ -33,7 +33,7 @@ def launcher_from(text: str) -> Launcher:
 
 
 def _evaluate(module: Any, expression: str) -> Launcher:
-    """A name of the module, called with literals where ``expression`` is a call."""
+    """A name of the module, called with literals if ``expression`` is a call."""
     tree = ast.parse(expression, mode="eval").body
     arguments: list[Any] = []
     keywords: dict[str, Any] = {}

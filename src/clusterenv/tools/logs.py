@@ -1,7 +1,7 @@
-"""``python -m clusterenv logs [RUN]``: what the workers of a running head have printed.
+"""``python -m clusterenv logs [RUN]``: the output of the workers of a running head.
 
-A worker's standard output is a file without a name, or one in ``log_dir``. The kernel shows it to
-the same user in ``/proc``: the head does nothing for this, and nothing is asked of workers.
+A worker's standard output is an unnamed file, or one in ``log_dir``. The kernel shows it to the
+same user in ``/proc``: neither the head nor the workers do anything for this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EVERY_S = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """The command's arguments."""
     parser.add_argument(
         "run", nargs="?", help="its id (envs.run_id), the beginning of it, or a pid"
     )
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _fail(f"run {chosen.id} has no such worker; it has: {', '.join(_names(status))}")
     shown = _Shown(has_names=len(wanted) > 1 or (arguments.follow and not arguments.worker))
     shown.look_at(wanted)
-    # Whoever reads this may have seen enough.
+    # The reader may have seen enough.
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         shown.print_news(arguments.tail, to_the_end=not arguments.follow)
         if arguments.follow:
@@ -78,7 +78,7 @@ def _wanted(
 
 
 def _is_meant(wanted: str | None, name: str) -> bool:
-    """Whether ``wanted`` is this name, with or without the number of its incarnation."""
+    """Whether ``wanted`` is this name, with or without the incarnation number."""
     return wanted is None or wanted in (name, name.rpartition(".")[0])
 
 
@@ -87,7 +87,7 @@ def _names(status: RunStatus) -> list[str]:
 
 
 class _Shown:
-    """The logs that are being shown, by worker, and why there is nothing to show of others."""
+    """The logs that are shown, by worker, and why others cannot be shown."""
 
     def __init__(self, has_names: bool) -> None:
         self._has_names = has_names
@@ -110,7 +110,7 @@ class _Shown:
         try:
             self.logs[key] = WorkerLog(worker.pid, f"{label}: " if self._has_names else "")
         except FileNotFoundError:
-            pass  # it has ended just now
+            pass  # it has just ended
         except (OSError, ValueError) as error:
             self._tell(key, f"the output of {label} cannot be read: {error}")
 
@@ -120,7 +120,7 @@ class _Shown:
         self._reasons[key] = reason
 
     def print_news(self, tail: int | None = None, to_the_end: bool = False) -> None:
-        """Print what is new; of the first look, the last ``tail`` lines of each."""
+        """Print what is new; at the first look, only the last ``tail`` lines of each."""
         for log in self.logs.values():
             lines = log.read(to_the_end)
             sys.stdout.writelines(lines if tail is None else lines[len(lines) - tail :])

@@ -6,8 +6,12 @@ import argparse
 import importlib
 import sys
 
+from clusterenv.errors import StartupError
+from clusterenv.platforms import check_workers
 from clusterenv.version import __version__
 
+_ON_LINUX = ("host", "top", "view", "logs")
+"""They start worker processes, or look at those of a head through what only Linux has."""
 # Command → what it does. Each has a file of its own, imported only when it is asked for: workers
 # must start fast.
 _TOOLS = {
@@ -48,6 +52,8 @@ def main(arguments: list[str] | None = None) -> None:
     host.add_argument("--workers", type=int, help="how many workers; by default one per core")
     tools = {name: commands.add_parser(name, help=help) for name, help in _TOOLS.items()}
     given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in _ON_LINUX:
+        _check_platform(parser, given[0])
     if given and given[0] in tools:
         tool = importlib.import_module(f"clusterenv.tools.{given[0]}")
         tool.add_arguments(tools[given[0]])
@@ -62,3 +68,10 @@ def main(arguments: list[str] | None = None) -> None:
         from clusterenv.wire.host_main import run_host
 
         run_host(parsed.key_file, parsed.head, parsed.once, parsed.workers)
+
+
+def _check_platform(parser: argparse.ArgumentParser, command: str) -> None:
+    try:
+        check_workers()
+    except StartupError as error:
+        parser.error(f"{command}: {error}")

@@ -1,4 +1,4 @@
-"""Profiles of several layouts → a table, and which of them to take. Pure."""
+"""Turns profiles of several layouts into a table and a recommendation. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from clusterenv.profile import SHARES, Profile, advise, shares
 from clusterenv.tools.tables import Table, short
 
-# One that is hardly faster is not worth changing a loop for.
+# A small gain is not worth changing a loop for.
 _WORTH_IT = 1.1
 _LINES = {
     "step": "actions = policy(obs); envs.step(actions)",
@@ -30,7 +30,7 @@ def profile_table(what: str, profiles: Mapping[str, Profile]) -> Table:
 
 
 def recommend(profiles: Mapping[str, Profile]) -> list[str]:
-    """The layout to take, as measured, and what would help it further."""
+    """The layout to take, by the measurements, and what would help it further."""
     first, *_ = profiles
     fastest = max(profiles, key=lambda name: profiles[name].steps_per_s)
     if profiles[fastest].steps_per_s < _WORTH_IT * profiles[first].steps_per_s:

@@ -1,4 +1,4 @@
-"""Two snapshots of a run → the table that `top` shows. Pure."""
+"""Turns two snapshots of a run into the table that `top` shows. Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MOST_REASONS = 3
 def run_table(before: RunStatus | None, now: RunStatus, at_most: int | None = None) -> Table:
     """Hosts, each with its workers below it.
 
-    Rates are those between the two; of the whole run so far where there is only one. Of more than
-    ``at_most`` lines, those that most need a look: of what is not ready, or slow.
+    Rates are between the two snapshots, or over the whole run if there is only one. If there are
+    more than ``at_most`` lines, those that most need attention are shown: not ready, or slow.
     """
     elapsed_s = max(1e-9, now.uptime_s - (before.uptime_s if before else 0.0))
     rates = rates_by_host(before, now)
@@ -41,11 +41,11 @@ def run_table(before: RunStatus | None, now: RunStatus, at_most: int | None = No
 
 
 def rates_by_host(before: RunStatus | None, now: RunStatus) -> dict[str, float]:
-    """Steps per second between the two; of the whole run so far where there is only one."""
+    """Steps per second between the two snapshots, or over the whole run if there is only one."""
     if before is None:
         return {host.name: host.rows / max(1e-9, now.uptime_s) for host in now.hosts}
     elapsed_s = max(1e-9, now.uptime_s - before.uptime_s)
-    # A host that was not there yet has no rate: its place's rows are its predecessor's.
+    # A new host has no rate yet: the rows of its place are its predecessor's.
     earlier = {host.name: host.rows for host in before.hosts}
     return {
         host.name: (host.rows - earlier.get(host.name, host.rows)) / elapsed_s for host in now.hosts
@@ -137,7 +137,7 @@ def _duration(seconds: float) -> str:
 
 
 def choose_run(runs: Sequence[Run], wanted: str | None, command: str = "top") -> Run:
-    """The run that ``wanted`` (an id, its beginning, or a pid) means; ValueError says what else."""
+    """The run that ``wanted`` (an id, its beginning, or a pid) names; else ValueError."""
     fitting = [
         run for run in runs if wanted is None or run.id.startswith(wanted) or str(run.pid) == wanted
     ]

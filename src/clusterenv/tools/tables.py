@@ -1,4 +1,4 @@
-"""Tables as data, and as plain text: what `top` and `bench` show before anything draws it."""
+"""Tables as data and as plain text: what `top` and `bench` show before it is drawn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Table:
 
 
 def as_text(table: Table) -> str:
-    """For scripts, logs and terminals without colours."""
+    """The table for scripts, logs and terminals without colours."""
     lines = [table.headings, *table.rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(table.headings))]
     drawn = [

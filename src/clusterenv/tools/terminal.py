@@ -39,14 +39,14 @@ def draw(table: Table) -> RenderableType:
 
 
 def show_live(tables: Iterable[Table]) -> None:
-    """Draw each table in the place of the one before, until there are no more."""
+    """Draw each table in place of the one before, until there are no more."""
     with Live(screen=False, auto_refresh=False) as live:
         for table in tables:
             live.update(draw(table), refresh=True)
 
 
 def save_picture(tables: Iterable[Table], title: str, file: Path, width: int = 110) -> None:
-    """An SVG of what a terminal would show."""
+    """Save what a terminal would show as an SVG."""
     with Path("/dev/null").open("w") as nowhere:
         console = Console(record=True, width=width, file=nowhere, force_terminal=True)
         for table in tables:

@@ -21,7 +21,7 @@ _OTHER_LINES = 9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """The command's arguments."""
     parser.add_argument(
         "run", nargs="?", help="its id (envs.run_id), the beginning of it, or a pid"
     )

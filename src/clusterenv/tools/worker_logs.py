@@ -22,7 +22,7 @@ def tail_of(pid: int, num_lines: int) -> list[str]:
         text = os.pread(fd, _TAIL_BYTES, start).decode(errors="replace")
     finally:
         os.close(fd)
-    # The first of them may have lost its beginning.
+    # The first of them may be incomplete.
     return text.splitlines()[1 if start else 0 :][-num_lines:]
 
 
@@ -38,18 +38,18 @@ class WorkerLog:
     """Reads what a process has printed, if its standard output is a file.
 
     Args:
-        pid: The process, one of the same user.
+        pid: The process, which must belong to the same user.
         prefix: What to put before each line.
-        fd: Its descriptor that is read.
+        fd: The number of its descriptor to read.
     """
 
     def __init__(self, pid: int, prefix: str, fd: int = 1) -> None:
         self._prefix, self._position, self._rest, self._note = prefix, 0, b"", NO_NOTE
-        # The file itself: it can be read when the process has ended, too.
+        # The file itself, which can still be read after the process has ended.
         self._fd = _open(pid, fd)
 
     def read(self, to_the_end: bool) -> list[str]:
-        """The lines that are new; one that is not complete only if nothing more will come."""
+        """The new lines; an incomplete one only if nothing more will come."""
         data, missed = self._take()
         lines = [f"{self._prefix}[clusterenv: {missed} bytes of output are left out here]\n"]
         end = len(data) if to_the_end else data.rfind(b"\n") + 1
@@ -59,7 +59,7 @@ class WorkerLog:
         return lines if missed else lines[1:]
 
     def _take(self) -> tuple[bytes, int]:
-        """What is new, and how many bytes before it nobody can read any more."""
+        """What is new, and how many bytes before it can no longer be read."""
         for _ in range(_MOST_TRIES):
             note = read_note(self._fd)
             if note is not None:
@@ -75,5 +75,5 @@ class WorkerLog:
 
 
 def _bare(line: str) -> str:
-    """Notes are padded."""
+    """Strip the padding of notes."""
     return line.rstrip(" ") if line.startswith("[clusterenv: ") else line

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-# Nothing is sent there: only the route is asked for. Reserved for documentation by RFC 5737.
+# Nothing is sent there; only the route is asked for. Reserved for documentation by RFC 5737.
 ANYWHERE = "192.0.2.1"
 _ANY_PORT = 9
 _PROBE_S = 3.0
@@ -19,16 +19,16 @@ _IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 
 @dataclass(frozen=True)
 class Network:
-    """Where the head listens and how it is reached; the defaults suit machines that see each other.
+    """Where the head listens and how to reach it; the defaults suit machines that see each other.
 
     Args:
         interface: The name or address of the network interface to listen on; ``"0.0.0.0"`` and
-            ``"::"`` are all of them. By default the one that leads to the hosts.
-        advertise_host: The name or address that hosts connect to, where it is another than the
-            one listened on: behind NAT, a port forwarding or a Kubernetes Service.
-        port: The port to listen on; 0 takes a free one.
-        compress: Whether hosts may compress image observations on their way, which loses nothing;
-            they do so only where it pays.
+            ``"::"`` mean all of them. By default the one that leads to the hosts.
+        advertise_host: The name or address that hosts connect to, if it differs from the one
+            listened on: behind NAT, a forwarded port or a Kubernetes Service.
+        port: The port to listen on; 0 picks a free one.
+        compress: Whether hosts may compress image observations on their way, without loss; they
+            do so only where it pays.
     """
 
     interface: str | None = None
@@ -41,13 +41,13 @@ class Network:
             raise ValueError(f"port={self.port} must be between 0 and 65535 (0: any free one)")
 
     def listening_address(self, towards: str) -> str:
-        """The address to listen on, for hosts that are at ``towards``."""
+        """The address to listen on for hosts at ``towards``."""
         if self.interface is None:
             return address_towards(towards)
         return address_of_interface(self.interface)
 
     def advertised_host(self, listening: str, towards: str) -> str:
-        """What hosts at ``towards`` connect to, if the head listens on ``listening``."""
+        """What hosts at ``towards`` connect to if the head listens on ``listening``."""
         if self.advertise_host is not None:
             return self.advertise_host
         anywhere = ipaddress.ip_address(listening.partition("%")[0]).is_unspecified
@@ -101,7 +101,7 @@ def _first_address(interface: str) -> str:
 
 
 def _first_ipv6_address(interface: str) -> str:
-    """The first that reaches beyond its own link, if there is one."""
+    """The first address that reaches beyond its own link, or empty."""
     if not _IPV6_ADDRESSES.exists():
         return ""
     for line in _IPV6_ADDRESSES.read_text().splitlines():
@@ -118,9 +118,9 @@ def endpoint(host: str, port: int | str) -> str:
 
 
 def numeric(address: str, patience_s: float, say: Callable[[str], None]) -> str:
-    """``tcp://name:port`` with the first of the name's addresses that takes a connection.
+    """``tcp://name:port`` with the first of the name's addresses that accepts a connection.
 
-    libzmq would try the first only, be it the wrong family, and keep to itself what is wrong.
+    libzmq would try only the first, perhaps of the wrong family, and not say what is wrong.
     OSError with the last reason, if there is none within ``patience_s``.
     """
     host, port = _split(address)
@@ -141,7 +141,7 @@ def numeric(address: str, patience_s: float, say: Callable[[str], None]) -> str:
 
 
 def why_unreachable(address: str) -> str:
-    """In the words of the network, why nobody answers there."""
+    """Why nobody answers there, in the network's own words."""
     try:
         socket.create_connection(_split(address), _PROBE_S).close()
     except OSError as error:

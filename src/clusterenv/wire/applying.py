@@ -1,4 +1,4 @@
-"""A host that comes with a ticket asks the head which host it is to be."""
+"""A host with a ticket asks the head which host it should be."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.messages import Close, Enrol, Hello, Refused
 
 _POLL_S = 0.5
-# A head that has too many applicants cuts off the last ones.
+# A head with too many applicants cuts off the last ones.
 _AGAIN_S = 1.0
 
 
 class NoHeadError(SystemExit):
-    """There is no head any more, or not for this ticket; nothing is wrong here."""
+    """There is no head any more, or none for this ticket; nothing is wrong on this side."""
 
 
 def apply(ticket: Invitation, hello: Hello) -> Invitation:
-    """Wait for a place, as a spare if need be; NoHeadError after ``lease_s`` without."""
+    """Wait for a place, as a spare if necessary; NoHeadError after ``lease_s`` without a head."""
     while True:
         socket = HostSocket(ticket)
         try:
@@ -30,14 +30,14 @@ def apply(ticket: Invitation, hello: Hello) -> Invitation:
             socket.close()
         if own is not None:
             _say(f"enrolled as {own.host}")
-            # Whoever wrote --head knows better than the head how to reach it from here.
+            # The user who passed --head knows better than the head how to reach it from here.
             return own.at(ticket.address)
         _say("lost the connection to the head; trying again")
         time.sleep(_AGAIN_S)
 
 
 def _wait_for_place(socket: HostSocket, ticket: Invitation) -> Invitation | None:
-    """The host's own invitation; None if the connection broke, and with it the application."""
+    """The host's own invitation; None if the connection broke, and the application with it."""
     deadline = time.monotonic() + ticket.lease_s
     while True:
         received = socket.receive(_POLL_S)

@@ -1,4 +1,4 @@
-"""Array frames of a peer, checked before they are believed."""
+"""Array frames of a peer, checked before they are used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_array(dtype_name: str, shape: tuple[int, ...], frame: Buffer) -> Array:
     """A read-only view of ``frame``, after checking that it is what was announced."""
     dtype = dtype_of_plain_data(dtype_name)
     if len(shape) > _MOST_DIMENSIONS:
-        # Before they are multiplied: the product of very many would take very long.
+        # Checked before multiplying: the product of very many would take very long.
         raise ProtocolError(f"no array has {len(shape)} dimensions")
     expected = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or expected != len(frame):

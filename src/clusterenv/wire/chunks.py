@@ -1,7 +1,7 @@
-"""Large frames travel in chunks, so that a stranger cannot make the head take in a large one.
+"""Large frames travel in chunks, so that a stranger cannot make the head accept a large one.
 
-libzmq's limit on the size of a frame holds before a peer has proved who it is. It can be small
-because no frame is larger than a chunk. A full chunk says that more of its frame follows.
+libzmq's limit on the size of a frame applies before a peer has proved who it is. It can be small
+because no frame is larger than a chunk. A full chunk means that more of its frame follows.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from clusterenv.errors import ProtocolError
 
 CHUNK_BYTES = 1 << 18
 ENCRYPTION_BYTES = 64
-"""By so much a frame on the wire may be longer than what is in it."""
+"""How much longer a frame may be on the wire than its contents."""
 
 
 def split(frames: Iterable[Buffer]) -> Iterator[Buffer]:
-    """The same bytes in frames that are not larger than a chunk, without a copy."""
+    """The same bytes in frames no larger than a chunk, without a copy."""
     for frame in frames:
         if len(frame) < CHUNK_BYTES:
             yield frame
             continue
         view = memoryview(frame)
-        # The last one is never full: it may be empty.
+        # The last chunk is never full, and may be empty.
         for start in range(0, len(frame) + 1, CHUNK_BYTES):
             yield view[start : start + CHUNK_BYTES]
 
 
 def join(chunks: Sequence[Buffer], max_bytes: int) -> list[Buffer]:
-    """The frames that were :func:`split`; ProtocolError if they are more than ``max_bytes``."""
+    """Join frames that were :func:`split`; ProtocolError if they exceed ``max_bytes``."""
     size = sum(map(len, chunks))
     if size > max_bytes:
         advice = "let infos, calls and outputs of policies return less at a time"

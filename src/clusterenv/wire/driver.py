@@ -1,8 +1,8 @@
 """Whoever waits drives the socket: the user's thread while it waits, another while it computes.
 
 A hop between threads costs more than a message, so the user's thread reads the socket itself. While
-it is away, joins and pulls must not wait for it: after a moment this thread takes over, and makes
-way again when the user's thread comes back.
+it is away, joins and pulls must not wait for it: after a moment this thread takes over, and steps
+aside when the user's thread comes back.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from clusterenv.wire.head_socket import HeadSocket
 from clusterenv.wire.messages import decode_from_host
 
 _log = logging.getLogger("clusterenv")
-# Besides what was asked for.
+# On top of what was asked for.
 _MAX_MESSAGE_BYTES = 1 << 30
-# A policy's outputs beside the rows that it acted in; and fragments that were asked for ahead.
+# A policy's outputs beside the rows in which it acted; and fragments that were asked for ahead.
 _OUTPUTS_PER_ROW, _MOST_AHEAD = 1, 8
-# So long may joins and pulls wait after the user's thread has left.
+# How long joins and pulls may wait after the user's thread has left.
 _AWAY_S = 0.01
 _LONGEST_POLL_S = 1.0
-# What may wait of one host until the user's thread comes to look at it; a message costs more than
-# what was sent.
+# How much of one host's data may wait until the user's thread reads it; each message costs more
+# than its bytes.
 _MOST_WAITING_BYTES = 1 << 31
 _BYTES_PER_MESSAGE = 1_000
 _MOST_WAITING_MESSAGES = 20_000
 
 Arrival = tuple[str, Any, list[Buffer]]
-"""A host, what it said, and the frames."""
+"""A host, its message, and the frames."""
 
 
 class Driver(threading.Thread):
@@ -52,7 +52,7 @@ class Driver(threading.Thread):
     Args:
         socket: The head's socket.
         answer: Called with (host, message) under the lock; True if nobody else needs the message.
-        on_disconnect: Called with a host whose connection broke, or was ended, likewise.
+        on_disconnect: Called likewise with a host whose connection broke or was ended.
         ledger: Where bytes are counted.
     """
 
@@ -68,12 +68,12 @@ class Driver(threading.Thread):
         self._ledger = ledger
         self.arrivals: deque[Arrival] = deque()
         """For the user's thread."""
-        # By host: how many messages, and how many bytes.
+        # By host: the number of messages, and of bytes.
         self._waiting: dict[str, tuple[int, int]] = {}
         self.row_bytes = 0
-        """How much the row of one slot takes, once that is known."""
+        """How many bytes the row of one slot takes, once known."""
         self._asked_bytes = 0
-        # Reentrant: who is answered may have to be sent something.
+        # Reentrant, because answering may involve sending.
         self._lock = threading.RLock()
         self._is_user_here, self._left_at = False, time.monotonic()
         self._closing = False
@@ -86,8 +86,8 @@ class Driver(threading.Thread):
         self._poller.register(self._wake.fd, zmq.POLLIN)
 
     def __enter__(self) -> Driver:
-        """The user's thread comes: nobody else drives until it leaves, nor does Ctrl-C take effect
-        before: a message that is cut in half would cost its host."""
+        """Let the user's thread drive: no other thread drives until it leaves, and Ctrl-C takes
+        effect only then, since half a message would cost its host."""
         self._uninterrupted.begin()
         self._is_user_here = True
         if not self._lock.acquire(blocking=False):
@@ -109,12 +109,12 @@ class Driver(threading.Thread):
         return True
 
     def expect(self, num_rows: int) -> None:
-        """A host was asked for so many rows at once: it may send as much from now on."""
+        """Note that a host was asked for this many rows at once, and so may send as much."""
         num_bytes = num_rows * self.row_bytes * (1 + _OUTPUTS_PER_ROW)
         self._asked_bytes = max(self._asked_bytes, num_bytes)
 
     def drive(self, timeout_s: float) -> None:
-        """Wait for messages, and take them in. Only between ``with`` and its end."""
+        """Wait for messages, and take them in. Only inside ``with``."""
         watch = self.stopwatch
         before = watch.begin(WAIT) if watch.is_on else ""
         self._poller.poll(_milliseconds(timeout_s))
@@ -123,11 +123,11 @@ class Driver(threading.Thread):
         self._take_all()
 
     def wake(self) -> None:
-        """End a wait; may be called by any thread."""
+        """End a wait; may be called from any thread."""
         self._wake.ring()
 
     def put(self, host: str, message: Any) -> None:
-        """Leave something for the user's thread; may be called by any thread."""
+        """Leave something for the user's thread; may be called from any thread."""
         self.arrivals.append((host, message, []))
         self._wake.ring()
 
@@ -189,5 +189,5 @@ class Driver(threading.Thread):
 
 
 def _milliseconds(timeout_s: float) -> int:
-    """Rounded up: who waits for less than one must not ask again and again."""
+    """Rounded up: a wait of less than one millisecond must not become a busy loop."""
     return math.ceil(min(timeout_s, _LONGEST_POLL_S) * 1000)

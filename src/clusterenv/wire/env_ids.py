@@ -1,4 +1,4 @@
-"""Env ids that the user's code registered, and their way to the workers."""
+"""Sends env ids that the user's code registered to the workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gymnasium.envs.registration import EnvSpec, registry
 def pickle_registrations(mentioned: Collection[str], is_users: Callable[[str], bool]) -> bytes:
     """The ids that an env may ask for: those ``mentioned``, and those of the user's modules.
 
-    ``is_users`` says whether a module of that name is the user's.
+    ``is_users`` says whether the module of a name is the user's.
     """
     specs: dict[str, bytes] = {}
     in_script: dict[str, bytes] = {}
@@ -43,14 +43,14 @@ def _entry_points(spec: EnvSpec) -> Iterator[tuple[str, str]]:
 
 
 def _objects_in_script(spec: EnvSpec) -> dict[str, bytes]:
-    """What entry points such as ``"__main__:MyEnv"`` name."""
+    """The objects that entry points such as ``"__main__:MyEnv"`` name."""
     script = sys.modules["__main__"]
     names = {name for module, name in _entry_points(spec) if module == "__main__" and name}
     return {name: cloudpickle.dumps(getattr(script, name)) for name in names}
 
 
 def register_from(data: bytes) -> None:
-    """Register what is not registered here yet."""
+    """Register the ids that are not registered here yet."""
     specs, in_script = pickle.loads(data)
     script = sys.modules["__main__"]
     for name, pickled in in_script.items():
@@ -59,7 +59,7 @@ def register_from(data: bytes) -> None:
     for env_id, pickled in specs.items():
         if env_id in registry:
             continue
-        # The module of the env may register it once more when it is imported.
+        # The env's own module may register it again when it is imported.
         already = f".*Overriding environment {re.escape(env_id)} already in registry"
         warnings.filterwarnings("ignore", already)
         try:

@@ -1,8 +1,8 @@
-"""How many fragments of a host may be on their way to the head in messages of their own.
+"""Limits how many messages with fragments a host may have on their way to the head.
 
-A message costs the head ten times what the fragment of one more worker in it costs. So a host has
-one message under way at a time: while the head keeps up, each fragment leaves as it is finished;
-while it does not, the fragments that finish meanwhile leave together in the next message.
+A message costs the head ten times as much as one more worker's fragment inside it. So a host has
+one message under way at a time: while the head keeps up, each fragment leaves as soon as it is
+finished; otherwise, fragments that finish meanwhile leave together in the next message.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from clusterenv.protocol.fragments import FragmentPart
 
 
 class FragmentWindow:
-    """Knows which slots were sent and have not been asked for again, which says they were taken.
+    """Knows which slots were sent and have not been asked for again: asking means they were taken.
 
-    Where the head asks for several fragments of a slot ahead, it asks again before it has taken
-    any: at the beginning of a stream a few more messages may be under way.
+    If the head asks for several fragments of a slot ahead, it asks again before it has taken any:
+    at the beginning of a stream, a few more messages may be under way.
     """
 
     def __init__(self) -> None:
@@ -29,21 +29,21 @@ class FragmentWindow:
         return not self._sent
 
     def sent(self, slots: Iterable[int]) -> None:
-        """A message with fragments of these slots has left."""
+        """Note that a message with fragments of these slots has left."""
         self._sent.append(set(slots))
 
     def asked(self, slots: Iterable[int]) -> None:
-        """The head asks for these slots again: it has taken the messages that they were in."""
+        """Note that the head asks for these slots again, so it has taken their messages."""
         wanted = set(slots)
         self._sent = [message for message in self._sent if message.isdisjoint(wanted)]
 
     def clear(self) -> None:
-        """Nobody waits for what was sent."""
+        """Forget what was sent: nobody waits for it."""
         self._sent.clear()
 
 
 def group_for_messages(parts: Sequence[FragmentPart]) -> list[list[FragmentPart]]:
-    """``parts`` in few messages: each with slots that ascend, of one version."""
+    """``parts`` in few messages, each with ascending slots and one version."""
     streamed = [part for part in parts if part.request.asks_again]
     others = sorted((p for p in parts if not p.request.asks_again), key=_by_request_and_slot)
     groups = _group(others, _follows) + _group(streamed, _is_apart)
@@ -76,9 +76,9 @@ def _is_alike(one: FragmentPart, other: FragmentPart) -> bool:
 
 
 def _follows(group: list[FragmentPart], part: FragmentPart) -> bool:
-    """In a rollout: what comes between may follow, from a replacement.
+    """Whether it follows in a rollout; a replacement may still fill a gap.
 
-    Where the head waits for some slots and asks ahead, it may want one part before the other.
+    If the head waits for some slots only and asks ahead, it may want one part before the other.
     """
     last = group[-1]
     is_apart = part.request.ahead and not part.request.together
@@ -87,7 +87,7 @@ def _follows(group: list[FragmentPart], part: FragmentPart) -> bool:
 
 
 def _is_apart(group: list[FragmentPart], part: FragmentPart) -> bool:
-    """In a stream: a slot may be there twice, where two fragments of it were asked for."""
+    """Whether its slots are new to the group, in a stream, where a slot may have two fragments."""
     return all(one.slots[-1] < part.slots[0] or part.slots[-1] < one.slots[0] for one in group)
 
 

@@ -1,4 +1,4 @@
-"""What a host's workers have done, gathered so that one message tells the head of all of it."""
+"""Gathers what a host's workers have done, so that one message brings all of it to the head."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Wanted:
 
 
 class Gathering:
-    """Keeps rows and fragments until they are to be sent."""
+    """Keeps rows and fragments until they are sent."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class Gathering:
         self._window = FragmentWindow()
 
     def expect(self, request: AnyRequest | Request) -> None:
-        """The head has asked for this."""
+        """Note a request from the head."""
         if isinstance(request, Collect) and request.asks_again:
             self._window.asked(request.slots)
         else:
-            # A stream is over, or interrupted: nobody asks again for what was sent.
+            # A stream is over or interrupted: what was sent is not asked for again.
             self._window.clear()
         if isinstance(request, Act) or (
             isinstance(request, Step | Reset | Collect) and request.together
@@ -56,7 +56,7 @@ class Gathering:
             self._wanted[request.request] = _Wanted(request)
 
     def forget(self, epoch: int) -> None:
-        """Nobody wants anything of it any more."""
+        """Drop everything, and go on in this epoch."""
         self._epoch = epoch
         for part in [*self._parts, *(p for one in self._wanted.values() for p in one.parts)]:
             part.release()
@@ -66,7 +66,7 @@ class Gathering:
         self._window.clear()
 
     def add_rows(self, rows: Rows) -> None:
-        """Some slots were stepped or reset."""
+        """Take the rows of some slots that were stepped or reset."""
         wanted = self._wanted.get(rows.request.request)
         if wanted is None:
             self._rows.append(rows)
@@ -75,7 +75,7 @@ class Gathering:
         self._count_off(wanted, rows.slots)
 
     def add_fragment(self, part: FragmentPart) -> None:
-        """A fragment of some slots has come."""
+        """Take a fragment of some slots."""
         wanted = self._wanted.get(part.request.request)
         if wanted is None:
             self._parts.append(part)
@@ -84,13 +84,13 @@ class Gathering:
         self._count_off(wanted, part.slots)
 
     def count_off(self, request: AnyRequest, slots: Sequence[int]) -> None:
-        """Some of what is wanted will not come."""
+        """Note that some of what is wanted will not come."""
         wanted = self._wanted.get(request.request)
         if wanted is not None:
             self._count_off(wanted, slots)
 
     def let_go(self, slots: Sequence[int]) -> None:
-        """The envs of these slots are lost: what they gave before waits for nobody any more."""
+        """Release earlier results of these slots, whose envs are lost, from waiting for others."""
         lost = set(slots)
         for wanted in self._wanted.values():
             self._rows += [rows for rows in wanted.rows if lost.intersection(rows.slots)]
@@ -99,7 +99,7 @@ class Gathering:
             wanted.parts = [part for part in wanted.parts if not lost.intersection(part.slots)]
 
     def _count_off_silent(self) -> None:
-        """Slots that were answered for by rows alone: nobody says which request that was."""
+        """Count off slots answered by rows alone, for which the request is not known."""
         for wanted in list(self._wanted.values()):
             if isinstance(wanted.request, Step):
                 self._count_off(wanted, self._ready)
@@ -112,9 +112,9 @@ class Gathering:
             self._parts += wanted.parts
 
     def send(self) -> None:
-        """Send what is there, of each slot in the order in which it was asked for.
+        """Send what is there, for each slot in the order of its requests.
 
-        Should the host be lost in between, nothing is known at the head without what came before.
+        If the host is lost in between, the head must not have later results without earlier ones.
         """
         if self._ready and self._wanted:
             self._count_off_silent()
@@ -133,7 +133,7 @@ class Gathering:
         self._send_gathered(rows, self._ready)
 
     def _is_held_up(self, part: FragmentPart) -> bool:
-        """Whether an earlier fragment of its slots still waits here for those of other slots."""
+        """Whether an earlier fragment of its slots still waits here for other slots."""
         return part.request.ahead and any(
             number < part.request.request and not set(part.slots).isdisjoint(earlier.slots)
             for number, wanted in self._wanted.items()
@@ -148,7 +148,7 @@ class Gathering:
             self._send_rows(slots, tuple(_extra(one) for one in now if _says_more(one)))
 
     def send_all(self) -> None:
-        """All slots were stepped, and there is nothing else to say."""
+        """Send the rows of all slots, when there is nothing to add."""
         rows = self._host.rows
         self._socket.send(RowsMade(self._epoch, None), [rows.memory])
 
@@ -169,7 +169,7 @@ class Gathering:
 def fragment_made(
     epoch: int, parts: Sequence[FragmentPart], codec: ObservationCodec
 ) -> tuple[FragmentMade, list[Buffer]]:
-    """The message that tells of parts which can be joined, and its frames."""
+    """The message for parts that can be joined, and its frames."""
     part = join_parts(parts)
     written = [codec.write(name, array) for name, array in part.arrays.items()]
     message = FragmentMade(
@@ -186,7 +186,7 @@ def fragment_made(
 
 
 def _before_fragments(rows: list[Rows], parts: list[FragmentPart]) -> tuple[list[Rows], list[Rows]]:
-    """The rows of resets after which these fragments were collected; and the others."""
+    """The rows of resets that precede these fragments; and the others."""
     asked = {slot: part.request.request for part in parts for slot in part.slots}
     before: list[Rows] = []
     others: list[Rows] = []
@@ -197,9 +197,9 @@ def _before_fragments(rows: list[Rows], parts: list[FragmentPart]) -> tuple[list
 
 
 def _once_each(rows: list[Rows], taken: set[int]) -> tuple[list[Rows], list[Rows]]:
-    """Those that can travel together, with rows of slots that are ``taken``; and the others.
+    """Those that can travel together with rows of slots that are ``taken``; and the others.
 
-    A slot may have been reset twice meanwhile, where the head asked for that twice.
+    A slot may have been reset twice meanwhile, if the head asked twice.
     """
     now: list[Rows] = []
     later: list[Rows] = []
@@ -220,7 +220,7 @@ def _extra(rows: Rows) -> Extra:
 def _others_than(
     first: Collect, parts: Sequence[FragmentPart]
 ) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """The other requests that these parts answer, and for which slots."""
+    """The other requests that these parts answer, each with its slots."""
     slots_of: dict[int, tuple[int, ...]] = {}
     for part in parts:
         number = part.request.request

@@ -1,4 +1,4 @@
-"""Whether a host that says Hello can work for this head."""
+"""Decides whether a host that says Hello can work for this head."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from clusterenv.wire.versions import disagreements, remedy
 
 
 def refusal(own: dict[str, str], hello: Hello) -> str:
-    """Why a host that runs this cannot work for a head that runs ``own``, or nothing."""
+    """Why this host cannot work for a head with the versions ``own``; empty if it can."""
     problems = disagreements(own, hello.versions)
     if hello.protocol != PROTOCOL_VERSION:
         problems.insert(0, f"protocol {hello.protocol} instead of {PROTOCOL_VERSION}")

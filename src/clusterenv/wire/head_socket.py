@@ -1,8 +1,8 @@
 """The head's socket: one listening port for all hosts.
 
-CURVE encrypts and authenticates both ways. Each host has its own key pair, and the name that
-belongs to the key comes with every message from libzmq itself, so that no host can speak for
-another and a stranger never gets a message through.
+CURVE encrypts and authenticates both ways. Each host has its own key pair, and libzmq itself adds
+the name that belongs to the key to every message, so that no host can speak for another and no
+stranger's message gets through.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _ZAP_ADDRESS = "inproc://zeromq.zap.01"
 _ZAP_DOMAIN = b"clusterenv"
 _HANDSHAKE_MS = 10_000
 _LINGER_MS = 500
-# A silent peer counts as gone after three to four fifths of the lease; the last fifth is left for
-# a host to act on it.
+# A silent peer counts as gone after three to four fifths of the lease; the last fifth leaves the
+# host time to act on it.
 _HEARTBEAT_MS_PER_LEASE_S = 200
 _HEARTBEAT_TIMEOUT_MS_PER_LEASE_S = 600
-# What libzmq may hold of one host, and what is received before the queues are looked at again.
+# How much libzmq may hold of one host, and how much is received before looking at queues again.
 _RECEIVE_QUEUE = 100
 _COPY_BELOW_BYTES = 16_384
-# Put together once: to join two members of an enumeration costs as much as to send a frame.
+# Computed once: combining two enumeration members costs as much as sending a frame.
 _LAST, _MORE = int(zmq.NOBLOCK), int(zmq.SNDMORE | zmq.NOBLOCK)
 
 
 class HeadSocket:
-    """The head's end: one ROUTER that all hosts connect to. Used by one thread, but for
+    """The head's end: one ROUTER that all hosts connect to. Used by one thread, except for
     :meth:`invite` and :meth:`revoke`."""
 
     def __init__(self, network: Network, towards: str, *, lease_s: float) -> None:
@@ -62,7 +62,7 @@ class HeadSocket:
         self._router.set(zmq.SNDHWM, 0)
         self._router.set(zmq.LINGER, 0)
         keep_alive(self._router, lease_s)
-        # What a peer that reads nothing is sent would pile up here.
+        # Messages to a peer that reads nothing would pile up here.
         self._router.set(zmq.TCP_MAXRT, int(lease_s * 1000))
         self._router.set(zmq.IPV6, int(":" in listening))
         self._monitor = self._router.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
@@ -84,7 +84,7 @@ class HeadSocket:
     def invite(
         self, host: str, lease_s: float, limits: WorkerLimits, workers: int | None
     ) -> Invitation:
-        """Make keys for ``host`` and let them in."""
+        """Create keys for ``host``, and admit them."""
         public, secret = zmq.curve_keypair()
         key = z85.decode(public)
         self._host_by_key[key], self._key_by_host[host] = host, key
@@ -100,9 +100,9 @@ class HeadSocket:
         )
 
     def revoke(self, host: str, *, cut: bool = True) -> None:
-        """Do not let ``host`` in again, nor believe what still arrives from it; cut it off, or
-        leave it connected for a farewell. Of an applicant only the connection is refused: others
-        have the same ticket."""
+        """Stop admitting ``host``, and ignore what still arrives from it; cut it off, or leave it
+        connected for a farewell. For an applicant, only the connection is refused: others have the
+        same ticket."""
         self._host_by_key.pop(self._key_by_host.pop(host, b""), None)
         if not cut:
             return
@@ -116,14 +116,14 @@ class HeadSocket:
         cut_off(connection, self._port)
 
     def disconnected(self) -> Iterator[str]:
-        """The hosts whose connection broke since the last call: to be asked before
-        :meth:`receive`, which may already bring messages of a connection with the same number."""
+        """The hosts whose connection broke since the last call. Ask before :meth:`receive`, which
+        may already bring messages of a connection with the same number."""
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)
             connection = int(event["value"])
             if event["event"] == zmq.EVENT_ACCEPTED:
-                # What an earlier connection of that number left in a queue may have come after
-                # its end.
+                # Queued messages of an earlier connection with this number may have come after its
+                # end.
                 self._peer_by_connection.pop(connection, None)
                 self._limit_strangers(connection)
                 continue
@@ -140,13 +140,13 @@ class HeadSocket:
             cut_off(too_many, self._port)
 
     def register(self, poller: zmq.Poller) -> None:
-        """Have ``poller`` wake for this socket."""
+        """Have ``poller`` wake up for this socket."""
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._zap, zmq.POLLIN)
         poller.register(self._monitor, zmq.POLLIN)
 
     def answer_handshakes(self) -> None:
-        """Say yes or no to the peers that wait to be let in."""
+        """Answer the peers that wait to be admitted."""
         while self._zap.poll(0):
             version, request, _, _, _, mechanism, *credentials = self._zap.recv_multipart()
             host = None
@@ -156,7 +156,7 @@ class HeadSocket:
             self._zap.send_multipart([version, request, *verdict, (host or "").encode(), b""])
 
     def receive(self) -> Iterator[tuple[str, Sequence[Buffer]]]:
-        """Messages that have arrived, as (host, chunks); not for ever, if one never ends."""
+        """Messages that have arrived, as (host, chunks); at most a queue full, so that it ends."""
         for _ in range(_RECEIVE_QUEUE):
             try:
                 route, *frames = receive_frames(self._router, _LAST)
@@ -169,7 +169,7 @@ class HeadSocket:
             # The route is libzmq's own name for the connection: a host cannot choose it.
             connection = int(frames[0].get(zmq.SRCFD))
             if host == TICKET:
-                # Many may come with the same one.
+                # Many applicants may have the same ticket.
                 host = f"{TICKET} {name.hex()}"
             if self._peer_by_connection.get(connection) != (host, name):
                 if not self._may_speak(host):
@@ -181,7 +181,7 @@ class HeadSocket:
             yield host, [frame.buffer for frame in frames]
 
     def _may_speak(self, host: str) -> bool:
-        """Whether a connection that has not spoken before may do so with its key."""
+        """Whether a connection that has not spoken before may speak with its key."""
         owners = [owner for owner, _ in self._peer_by_connection.values()]
         if not host.startswith(TICKET):
             return self._admission.admits_host(owners.count(host))
@@ -189,7 +189,7 @@ class HeadSocket:
         return self._admission.admits_applicant(applicants, more=len(self._key_by_host))
 
     def send(self, host: str, frames: Sequence[Buffer]) -> bool:
-        """Send, without waiting; False if ``host`` is not connected."""
+        """Send without waiting; False if ``host`` is not connected."""
         route = self._route_by_host.get(host)
         if route is None:
             return False
@@ -204,12 +204,12 @@ class HeadSocket:
         send_frames(self._router, frames)
 
     def close(self) -> None:
-        """Close the port, once farewells are sent."""
+        """Close the port once farewells are sent."""
         self._context.destroy(linger=_LINGER_MS)
 
 
 def keep_alive(socket: zmq.Socket[bytes], lease_s: float) -> None:
-    """Notice a silent peer; in libzmq's own C++ thread, which a long env step does not stop."""
+    """Notice a silent peer, in libzmq's own C++ thread, which a long env step does not stop."""
     socket.set(zmq.HEARTBEAT_IVL, int(lease_s * _HEARTBEAT_MS_PER_LEASE_S))
     socket.set(zmq.HEARTBEAT_TIMEOUT, int(lease_s * _HEARTBEAT_TIMEOUT_MS_PER_LEASE_S))
 
@@ -219,13 +219,13 @@ def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
     last = len(frames) - 1
     for index, frame in enumerate(frames):
         flags = _MORE if index < last else _LAST
-        # Handing a buffer over without a copy costs more than copying a small one.
+        # Handing over a small buffer without a copy costs more than copying it.
         socket.send(frame, flags, copy=len(frame) < _COPY_BELOW_BYTES)
 
 
 def receive_frames(socket: zmq.Socket[bytes], flags: int = 0) -> list[zmq.Frame]:
     """Receive one message without copying it; `zmq.Again` if it would have to wait and may not."""
-    # recv_multipart asks the socket after each frame, which takes as long as the frame itself.
+    # recv_multipart queries the socket after each frame, which takes as long as the frame itself.
     frames = [frame := socket.recv(flags, copy=False)]
     while frame.more:
         frames.append(frame := socket.recv(flags, copy=False))

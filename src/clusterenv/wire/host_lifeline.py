@@ -1,6 +1,6 @@
 """Ends a host whose head is gone; its workers end with it.
 
-A thread does it. Where standard input is the head's, the kernel ends the process when that closes.
+A thread does this. If standard input is the head's, the kernel ends the process when it closes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEFT_OF_LEASE = 0.2
 class HostLifeline(threading.Thread):
     """Watches the head's end of our standard input, and the connection.
 
-    Where standard input is not the head's, the connection alone says whether the head is there.
+    If standard input is not the head's, only the connection tells whether the head is there.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class HostLifeline(threading.Thread):
             case Contact.REFUSED:
                 reason = "another host has its place, or the run is over"
                 self._end(f"the head at {address} refused its key: {reason}")
-            # It may just have been told to close, and is at it.
+            # It may just have been told to close, and is doing so.
             case Contact.BROKEN if without_s > _LEFT_OF_LEASE * lease_s:
                 self._end(f"the connection to the head at {address} broke")
             case Contact.NOT_YET if without_s > lease_s:
@@ -75,5 +75,5 @@ class HostLifeline(threading.Thread):
 
     def _end(self, reason: str) -> None:
         print(f"clusterenv host ends: {reason}", file=sys.stderr, flush=True)
-        # Workers notice that their standard input closes, even where env code is stuck.
+        # Workers notice that their standard input closes, even if env code is stuck.
         os._exit(self._exit_without_head)

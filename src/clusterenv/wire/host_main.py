@@ -44,7 +44,7 @@ def run_host(
     ticket = ticket if head is None else ticket.at(head)
     if not once:
         raise SystemExit(keep_attached(ticket.to_bytes(), workers))
-    # The first process of a container, unlike others, does not end by default.
+    # Unlike others, the first process of a container does not end by default.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         _run(ticket, workers, input_is_lifeline=False, exit_without_head=0)
@@ -78,7 +78,7 @@ def _run(
         num_workers = workers or invitation.workers or num_workers
     connection = HostSocket(invitation)
     HostLifeline(connection, invitation, input_is_lifeline, exit_without_head).start()
-    # Workers start while the head lets us in.
+    # Workers start while the head is letting us in.
     may_spin = cores() > num_workers
     starter = ProcessStarter.of(invitation.setup, invitation.host, sys.stdout.fileno())
     crew = Workers(num_workers, starter, invitation.limits, may_spin)
@@ -123,18 +123,18 @@ def _find_head(invitation: Invitation) -> str:
 
 
 def _get_invitation() -> tuple[Invitation, bool]:
-    """The invitation, and whether it came through a standard input that the head holds open."""
+    """The invitation, and whether it came on a standard input that the head holds open."""
     given = _take_from_environment(ENVIRONMENT_VARIABLE)
     if given is None:
         return _parse(_read_line(0), "standard input"), True
-    # One line per host of a job; Slurm and its kin number the tasks.
+    # One line per host of a job; Slurm numbers the tasks.
     lines, task = os.fsencode(given).splitlines() or [b""], os.environ.get("SLURM_PROCID", "0")
     return _parse(lines[min(int(task), len(lines) - 1)], ENVIRONMENT_VARIABLE), False
 
 
 def _take_from_environment(name: str) -> str | None:
-    """The variable's value, deleted: what env code starts must not inherit it, nor find it in
-    ``/proc/self/environ``, which shows the memory that the process was started with."""
+    """Take the variable's value and delete it: processes that env code starts must not inherit it,
+    nor find it in ``/proc/self/environ``, which shows the memory the process was started with."""
     value = os.environ.get(name)
     if value is not None:
         with contextlib.suppress(OSError, AttributeError):
@@ -171,13 +171,13 @@ def _read_key_file(path: Path) -> bytes:
 
 def _others_can_read(path: Path) -> bool:
     found = path.stat()
-    # Kubernetes hands a Secret to a user other than root as a file of root's, by its group.
+    # For a user other than root, Kubernetes mounts a Secret as root's file, readable by its group.
     by_group = found.st_uid == 0 != os.getuid() and found.st_gid in {os.getgid(), *os.getgroups()}
     return bool(found.st_mode & (0o037 if by_group else 0o077))
 
 
 def _read_line(fd: int) -> bytes:
-    # Unbuffered, so that nothing of what follows is swallowed.
+    # Unbuffered, so that nothing of what follows is consumed.
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(fd, 1)

@@ -18,20 +18,20 @@ from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.messages import decode_from_head
 
 _LINGER_MS = 500
-# Once may be a head that ends at that moment; slowly, one that is too busy to answer.
+# One failure may be a head that is just ending; a slow one, a head too busy to answer.
 _FAILED_HANDSHAKES_ARE_A_NO = 3
 _FAILED_AT_ONCE_S = 2.0
 
 
 class Contact(enum.Enum):
-    """How a host's one connection to its head is."""
+    """The state of a host's one connection to its head."""
 
     NOT_YET = enum.auto()
     THERE = enum.auto()
     BROKEN = enum.auto()
-    """For good: what was under way is lost, and the head gives the host's place to another."""
+    """For good: what was under way is lost, and another host gets the place."""
     REFUSED = enum.auto()
-    """Whoever listens there does not take this host's key, or has another than the head's."""
+    """The listener there does not accept this host's key, or does not have the head's key."""
 
 
 class HostSocket:
@@ -61,7 +61,7 @@ class HostSocket:
         self.socket.connect(invitation.address)
 
     def contact(self) -> Contact:
-        """Whether the head is there."""
+        """The state of the connection now."""
         while self._monitor.poll(0):
             self._note(recv_monitor_message(self._monitor)["event"])
         return self._contact
@@ -86,7 +86,7 @@ class HostSocket:
                     self._contact = Contact.REFUSED
 
     def send(self, message: Message, frames: Sequence[Buffer] = ()) -> None:
-        """Send; arrays are not copied, so nobody may write to them before they are sent."""
+        """Send; arrays are not copied, so they must not be written to before they are sent."""
         send_frames(self.socket, list(split([encode(message), *frames])))
 
     def receive(self, timeout_s: float) -> tuple[Any, list[Buffer]] | None:

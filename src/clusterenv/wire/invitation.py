@@ -8,16 +8,16 @@ from clusterenv.errors import ProtocolError
 from clusterenv.host.plan import WorkerLimits, WorkerSetup
 
 ENVIRONMENT_VARIABLE = "CLUSTERENV_INVITATION"
-"""Where a host looks for its invitation before it reads standard input; read once, deleted."""
+"""Where a host looks for its invitation before standard input; read once, then deleted."""
 TICKET = "applicant"
-"""The name in an invitation that is good for any place: the head says which."""
+"""The name in an invitation that is good for any place; the head decides which."""
 
 # As ZeroMQ writes the keys of CURVE.
 _KEY_CHARACTERS = 40
 
 
 class Invitation(msgspec.Struct, frozen=True):
-    """Where the head is, the keys of this one host, and what it needs to start workers at once."""
+    """Where the head is, this host's keys, and what it needs to start workers at once."""
 
     host: str
     address: str
@@ -27,18 +27,18 @@ class Invitation(msgspec.Struct, frozen=True):
     lease_s: float
     limits: WorkerLimits
     workers: int | None = None
-    """How many workers to run; None: as many as there are cores."""
+    """How many workers to run; None for one per core."""
     environment: dict[str, str] = {}
     """Environment variables for the host and its workers."""
     setup: WorkerSetup = WorkerSetup()
 
     def __repr__(self) -> str:
-        # Never the keys: a repr ends up in logs.
+        # Never the keys: a repr may end up in logs.
         return f"Invitation({self.host} to {self.address})"
 
     @property
     def is_ticket(self) -> bool:
-        """Whether it only serves to ask the head for an invitation of one's own."""
+        """Whether it only serves to ask the head for an invitation of the host's own."""
         return self.host == TICKET
 
     def at(self, address: str) -> Invitation:
@@ -58,7 +58,7 @@ class Invitation(msgspec.Struct, frozen=True):
             raise ProtocolError(f"{error!s:.300}") from error
 
     def check_keys(self) -> None:
-        """ProtocolError if a key is none, which ZeroMQ would refuse without saying so."""
+        """ProtocolError for a malformed key, which ZeroMQ would refuse without saying so."""
         for key in (self.server_key, self.public_key, self.secret_key):
             if len(key) != _KEY_CHARACTERS or not key.isascii() or not key.isprintable():
                 raise ProtocolError(f"a key in it has not {_KEY_CHARACTERS} characters of ASCII")

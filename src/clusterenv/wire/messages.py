@@ -1,7 +1,7 @@
 """The messages between the head and a host on another machine, besides requests.
 
-A message is one of these structs as a msgpack header, followed by raw array frames where its
-docstring says so.
+A message is one of these structs as a msgpack header, followed by raw array frames if its docstring
+says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROTOCOL_VERSION = 10
 
 
 class Hello(Message):
-    """First words of a host, or of an applicant: who it is and what it runs."""
+    """The first message of a host or an applicant: who it is and what it runs."""
 
     protocol: int
     versions: dict[str, str]
@@ -57,7 +57,7 @@ class WorkerReport(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Built(Message):
-    """The host's workers have built their envs: how many slots each has, and what it says."""
+    """The host's workers have built their envs: how many slots each has, and its description."""
 
     epoch: int
     descriptions: tuple[tuple[int, bytes], ...]
@@ -84,7 +84,7 @@ class StaffReport(Message):
 
 
 class Leaving(Message):
-    """The host will have to end soon, through no fault of its own; ``reason`` says why."""
+    """The host must end soon, through no fault of its own; ``reason`` says why."""
 
     reason: str
 
@@ -93,37 +93,37 @@ class Leaving(Message):
 
 
 class Enrol(Message):
-    """To an applicant: its own invitation, with which it is to come back."""
+    """To an applicant: its own invitation, with which it must come back."""
 
     invitation: bytes
 
     def __repr__(self) -> str:
-        # Never the keys in it: a repr ends up in logs.
+        # Never the keys in it: a repr may end up in logs.
         return "Enrol(…)"
 
 
 class Build(Message):
-    """Build the envs of this plan, in place of what was built before; a new epoch begins."""
+    """Build the envs of this plan, in place of earlier ones; a new epoch begins."""
 
     plan: Plan
     epoch: int
 
 
 class LayOut(Message):
-    """What all envs of the run agree on, and how the head reads what is compressed."""
+    """What all envs of the run agree on, and which compression the head can read."""
 
     spaces: Spaces
     compression: str = ZLIB
 
 
 class Refused(Message):
-    """The head will not have this host, and says why."""
+    """The head refuses this host, and says why."""
 
     reason: str
 
 
 class Close(Message):
-    """Close the envs and end; not later than after ``grace_s``."""
+    """Close the envs and end, after ``grace_s`` at the latest."""
 
     grace_s: float
 
@@ -132,7 +132,7 @@ class Close(Message):
 
 
 class Abandon(Message):
-    """Take no notice of what was asked so far; replies from now on are of this epoch."""
+    """Ignore all requests so far; replies from now on belong to this epoch."""
 
     epoch: int
 
@@ -147,7 +147,7 @@ class Weights(Message):
     """The weights of a version: one frame with the encoded vector.
 
     ``checksum`` is that of the decoded vector, ``base`` the version that a delta starts from. A
-    TakePolicy comes before it where the host does not have the policy.
+    TakePolicy precedes it if the host does not have the policy.
     """
 
     policy_id: int
@@ -155,7 +155,7 @@ class Weights(Message):
     checksum: int
     encoding: str
     cause: str
-    """That of the pull which this answers."""
+    """The cause of the pull that this answers."""
     base: int = 0
 
 
@@ -163,7 +163,7 @@ class Weights(Message):
 
 
 class Extra(msgspec.Struct, array_like=True):
-    """What the rows of some slots (ascending) do not say."""
+    """What the rows of some slots (ascending) cannot hold."""
 
     slots: tuple[int, ...]
     objects: bytes = b""
@@ -176,7 +176,7 @@ class RowsMade(Message):
 
     epoch: int
     slots: tuple[int, ...] | None
-    """None: all slots of the host."""
+    """None for all slots of the host."""
     extras: tuple[Extra, ...] = ()
 
 
@@ -198,9 +198,9 @@ class FragmentMade(Message):
     version: int
     names: tuple[str, ...]
     arrays: tuple[tuple[str, tuple[int, ...]], ...]
-    """The dtype and shape of each."""
+    """The dtype and shape of each array."""
     others: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """Further requests, and which of the slots answer them; the rest answer ``request``."""
+    """Further requests, and the slots that answer them; the other slots answer ``request``."""
     codings: tuple[Coding, ...] = ()
     """The arrays whose frames are coded."""
 
@@ -224,8 +224,8 @@ class Warned(Message):
 
 
 class WorkerLost(Message):
-    """A worker was lost: the envs of these slots are gone. Unless ``error`` says why not, a
-    replacement is on its way. ``voided`` are requests, and those of their slots, that will not be
+    """A worker was lost, and the envs of these slots are gone. A replacement is on its way, unless
+    ``error`` says why not. ``voided`` are the requests, with their slots, that will not be
     answered. ``in_vain``: the envs were lost before these requests came."""
 
     epoch: int
@@ -235,32 +235,32 @@ class WorkerLost(Message):
     voided: tuple[tuple[int, tuple[int, ...]], ...] = ()
     error: str = ""
     worker: str = ""
-    """Which; nobody, if its loss was told before."""
+    """Its name; empty if its loss was reported before."""
     slot: int | None = None
-    """The slot whose env was running then, if that is known."""
+    """The slot whose env was running at the time, if known."""
     in_vain: bool = False
 
 
 class WorkerStuck(Message):
-    """A worker makes no progress; ``text`` says what it does, and has its stack."""
+    """A worker makes no progress; ``text`` says what it is doing, and has its stack."""
 
     worker: str
     text: str
 
 
 class Pull(Message):
-    """A host asks for the newest weights; it has this policy (0: none) and version."""
+    """A host asks for the newest weights; it has this policy (0 for none) and version."""
 
     policy_id: int
     held: int
     cause: str
     threshold: float = 0.0
     version: int = 0
-    """The one that it wants in place of the newest, if it wants a certain one."""
+    """The version that it wants instead of the newest, or 0."""
 
 
 class Pulled(Message):
-    """The weights of ``version`` have been loaded, so long after the host asked for them."""
+    """The weights of ``version`` were loaded, this many seconds after the host asked for them."""
 
     version: int
     seconds: float

@@ -1,4 +1,4 @@
-"""Pickles that bring along what it takes to unpickle them: modules and env ids of the user's."""
+"""Pickles that bring along what unpickling them takes: the user's modules and env ids."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from clusterenv.wire.sent_modules import SENT_MODULES, decode_modules, encode_mo
 from clusterenv.wire.user_modules import UserModules, is_users_path, names_in_pickle
 
 _SENDER = uuid.uuid4().hex
-"""This process, and those that are forked from it."""
+"""Identifies this process and those forked from it."""
 
 
 class Packer:
     """Pickles what travels to the workers of a run. ``pickle.loads`` unpacks it.
 
     Args:
-        elsewhere: Whether workers run where the user's files may not be. Workers of this machine
-            import them from the same files as the head.
+        elsewhere: Whether workers run where the user's files may be missing. Workers on this
+            machine import them from the same files as the head.
     """
 
     def __init__(self, elsewhere: bool) -> None:
@@ -57,7 +57,7 @@ class Packer:
 
     @property
     def search_path(self) -> tuple[str, ...]:
-        """Where workers are to look for modules: elsewhere, where the user's may be there too."""
+        """Where workers look for modules; elsewhere, only where the user's modules might be."""
         paths = [path for path in sys.path if isinstance(path, str)]
         paths = [os.path.abspath(path) if os.path.exists(path or ".") else path for path in paths]
         if self._elsewhere:
@@ -66,7 +66,7 @@ class Packer:
 
     @property
     def working_directory(self) -> str:
-        """Where workers are to work if they can; empty if they are there already."""
+        """Where workers should work if they can; empty if they are there already."""
         try:
             return os.getcwd() if self._elsewhere else ""
         except FileNotFoundError:  # somebody has removed it
@@ -83,7 +83,7 @@ class _Parcel:
 
 def open_parcel(sender: str, modules: bytes, ids: bytes, blob: bytes) -> Any:
     """Make the modules and ids known here, then unpickle what needs them."""
-    # The head opens its own parcels too, for its copy of a policy; it has all that already.
+    # The head opens its own parcels too, for its copy of a policy, and has all of this already.
     if sender != _SENDER:
         SENT_MODULES.add(decode_modules(modules))
         if ids:

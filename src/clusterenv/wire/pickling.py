@@ -1,4 +1,4 @@
-"""Pickle what travels to the workers, and say what is wrong when that cannot be done."""
+"""Pickles what travels to the workers, and says what is wrong if that fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pickle_for_workers(value: Any) -> bytes:
 
 
 def _culprits(value: Any, path: str, depth: int) -> Iterator[str]:
-    """The innermost parts of ``value`` that cannot be pickled, by the path that leads there."""
+    """The innermost parts of ``value`` that cannot be pickled, by their paths."""
     if depth == 0 or _can_pickle(value):
         return
     found = False

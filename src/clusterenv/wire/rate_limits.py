@@ -1,4 +1,4 @@
-"""What a host may say that nobody asked it for, and how often: each time costs the head."""
+"""Limits how often a host may send what nobody asked for: each message costs the head."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_VERSIONS = 32
 
 
 class RateLimits:
-    """Raises ProtocolError where a host says too much of what the head answers at once."""
+    """Raises ProtocolError if a host sends too much of what the head answers at once."""
 
     def __init__(
         self, newest: Callable[[], int], clock: Callable[[], float] = time.monotonic
@@ -51,7 +51,7 @@ class RateLimits:
         self._pulls: dict[str, tuple[int, int]] = {}
 
     def check(self, host: str, message: Message) -> None:
-        """Look at a message before it is answered or kept."""
+        """Check a message before it is answered or kept."""
         match message:
             case Hello():
                 self._joins.spend(host, self._clock())
@@ -69,7 +69,7 @@ class RateLimits:
                 _check_text("cause of a pull", message.cause)
 
     def late(self, host: str) -> None:
-        """An answer of an epoch that is over has come; whoever abandons expects a few."""
+        """Count an answer from an epoch that is over; after an abandon a few are expected."""
         self._late.spend(host, self._clock())
 
     def _count_pull(self, host: str) -> None:
@@ -83,22 +83,22 @@ class RateLimits:
         self._pulls[host] = newest, count
 
     def forget(self, host: str) -> None:
-        """``host`` is gone."""
+        """Forget a host that is gone."""
         for budget in (self._joins, self._losses, self._news, self._warnings, self._late):
             budget.forget(host)
         self._pulls.pop(host, None)
 
 
 class Allowance:
-    """So many at once, and so many more with every second, of each host."""
+    """For each host, this many at once, and this many more every second."""
 
     def __init__(self, what: str, most: int, per_second: float) -> None:
         self._what, self._most, self._per_second = what, most, per_second
-        # By host: how many more it may send now, and when that was so.
+        # By host: how many more it may send, and when that was computed.
         self._left: dict[str, tuple[float, float]] = {}
 
     def allows(self, host: str, now: float) -> bool:
-        """Whether there is one left, which is spent then."""
+        """Spend one if there is one left; returns whether there was."""
         left, since = self._left.get(host, (float(self._most), now))
         left = min(self._most, left + (now - since) * self._per_second)
         if left < 1:
@@ -112,7 +112,7 @@ class Allowance:
             raise ProtocolError(f"sent more than {self._most} {self._what} at once")
 
     def forget(self, host: str) -> None:
-        """``host`` is gone."""
+        """Forget a host that is gone."""
         self._left.pop(host, None)
 
 

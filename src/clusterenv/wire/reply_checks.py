@@ -1,6 +1,6 @@
-"""What policies did on a remote host, checked before anything is made of it.
+"""Checks what policies did on a remote host before it is used.
 
-Later it is joined with what others did, in the user's thread, where a wrong shape would raise.
+Later it is joined with the results of others in the user's thread, where a wrong shape would raise.
 A host is compared with the spaces and with the head's own copy of the policy, never with others.
 """
 
@@ -32,12 +32,12 @@ from clusterenv.protocol.requests import (
 )
 
 _FLOAT, _INT, _BOOL = np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.bool_)
-# Names that begin so are the policy's own; it is free in what each row of them is.
+# Names that begin with these are the policy's own; it decides what each row of them is.
 _BY_STEP = ("outputs/", "distribution/")
 _BY_SLOT = ("state/",)
 _VALUES = ("last_values", "finals/values")
 _POLICYS = (*_BY_STEP, *_BY_SLOT, *_VALUES, "actions/")
-# Which of these it is may depend on the machine; the head's own is what the user gets.
+# Which of these it is may depend on the machine; the user gets the head's own.
 _FLOATS = {np.dtype(np.float32), _FLOAT}
 _OF_A_STEP = ("actions/", "outputs/")
 _MOST_STEPS = 2**62
@@ -47,38 +47,38 @@ Expected = dict[str, tuple[Shape, np.dtype[Any] | None]]
 
 
 class Published(Protocol):
-    """What the head knows of its versions."""
+    """What the head knows about its versions."""
 
     @property
     def version(self) -> int:
         """The newest."""
 
     def policy_of(self, version: int) -> int:
-        """Which policy object: one more with each that was published after another."""
+        """The number of the policy object: one more with each change to another object."""
 
     def policy_id_of(self, version: int) -> int:
-        """The id by which hosts know it: that of one which comes again is the same."""
+        """The id by which hosts know the policy; one that comes back has its old id."""
 
 
 class KnownPolicies(Protocol):
-    """What the head knows of what its policies make."""
+    """What the head knows about the outputs of its policies."""
 
     def knows(self, policy_id: int) -> bool:
         """Whether this policy has acted at the head."""
 
     def kinds_of(self, policy_id: int, observe: Callable[[], list[Array]]) -> Kinds | None:
-        """What a row is of each array that a policy makes, which may act on what ``observe``
-        gives; None if it cannot act at the head."""
+        """Shape and dtype of a row of each array that a policy makes, which may act on what
+        ``observe`` returns; None if it cannot act at the head."""
 
 
 class ReplyChecks:
-    """Knows what fits the spaces and the policy; raises ProtocolError at what does not.
+    """Knows what fits the spaces and the policy; raises ProtocolError for what does not.
 
     Args:
-        observation_space: Of one env.
-        action_space: Of one env.
+        observation_space: That of one env.
+        action_space: That of one env.
         published: The versions so far.
-        own: The head's own copies of the policies; None where hosts are trusted anyway.
+        own: The head's own copies of the policies; None if hosts are trusted anyway.
         trusted: Whether hosts may send pickles.
     """
 
@@ -96,11 +96,11 @@ class ReplyChecks:
         self._published, self._own = published, own
 
     def knows(self, policy_id: int) -> bool:
-        """Whether what is wrong with this policy's rows is not the policy's own fault."""
+        """Whether errors in this policy's rows cannot be the policy's own fault."""
         return self._own is not None and self._own.knows(policy_id)
 
     def check_part(self, part: FragmentPart) -> None:
-        """A fragment of as many steps as were asked for, by a version up to the newest."""
+        """Check a fragment: as many steps as requested, by a published version, and all arrays."""
         num_steps = part.request.num_steps
         self._check_version(part.version, part.request.newest)
         arrays, count = self._without_infos(part), len(part.slots)
@@ -123,7 +123,7 @@ class ReplyChecks:
                 check_bools(array, name)
 
     def _check_policys(self, part: FragmentPart) -> None:
-        """What a policy made is what it makes at the head."""
+        """Check that a policy's outputs are like those it makes at the head."""
         arrays, leaves = part.arrays, range(len(self._observations))
         kinds = self._kinds_for(
             part.version, lambda: [arrays[f"observations/{leaf}"][0] for leaf in leaves]
@@ -139,14 +139,14 @@ class ReplyChecks:
     def _check_ranges(self, arrays: Mapping[str, Array]) -> None:
         for index, bounds in enumerate(self._ranges):
             array = arrays[f"actions/{index}"]
-            # Not "outside of them": NaN is neither.
+            # Not "outside of them": NaN is neither inside nor outside.
             if bounds is not None and not ((array >= bounds[0]) & (array <= bounds[1])).all():
                 raise ProtocolError("actions that are not in the action space")
 
     def kind_of_coded(
         self, name: str, dtype: str, shape: Shape, num_steps: int, count: int
     ) -> np.dtype[Any]:
-        """The dtype of observations that came coded, if they have the shape that was asked for."""
+        """The dtype of observations that came coded, if they have the requested shape."""
         for index, leaf in enumerate(self._observations):
             if leaf.dtype is None or dtype != leaf.dtype.str:
                 continue
@@ -159,13 +159,13 @@ class ReplyChecks:
         raise ProtocolError(f"{name!r:.80} of shape {shape!r:.80} is not an observation to decode")
 
     def check_joined(self, part: FragmentPart, other: Collect) -> None:
-        """A fragment that answers another request too, which asked for as much."""
+        """Check that a fragment which also answers another request has what that one asked for."""
         if other.together or other.num_steps != part.request.num_steps:
             raise ProtocolError("a fragment answers requests that cannot be answered together")
         self._check_version(part.version, other.newest)
 
     def _without_infos(self, part: FragmentPart) -> dict[str, Array]:
-        """The other arrays, once the infos have been read as they will be again for the user."""
+        """The other arrays, after reading the infos as they will be read for the user."""
         infos = {name: array for name, array in part.arrays.items() if name.startswith(INFOS)}
         if infos and not part.request.infos:
             raise ProtocolError("infos, which were not asked for")
@@ -188,14 +188,14 @@ class ReplyChecks:
             expected[f"observations/{index}"] = ((steps + 1, count, *leaf.shape), leaf.dtype)
             expected[f"finals/{index}"] = ((ends, *leaf.shape), leaf.dtype)
         for index, leaf in enumerate(self._actions):
-            # Of a dtype that the policy chooses.
+            # The policy chooses the dtype.
             expected[f"actions/{index}"] = ((steps, count, *leaf.shape), None)
         return expected
 
     def check_acted(
         self, acted: Any, num_slots: int, asked: Newest, observe: Callable[[], list[Array]]
     ) -> None:
-        """What a policy did in one step of so many slots; ``observe`` gives observations."""
+        """Check what a policy did in one step of these slots; ``observe`` returns observations."""
         if not (isinstance(acted, dict) and {"action", "version"} <= acted.keys()):
             raise ProtocolError("nothing that a policy could have done")
         made = {f"actions/{index}": array for index, array in self._leaves_in(acted["action"])}
@@ -218,7 +218,7 @@ class ReplyChecks:
                     acted[name.removeprefix("outputs/")] = array
 
     def _leaves_in(self, action: Any) -> Iterator[tuple[int, Any]]:
-        """The leaves of an action, by their places; there must be no more than the space has."""
+        """The leaves of an action by index; there must be exactly as many as the space has."""
         if _num_leaves(action) != len(self._actions):
             raise ProtocolError("actions of another structure than the space")
         for index, leaf in enumerate(self._actions):
@@ -242,7 +242,7 @@ class ReplyChecks:
 
 
 def check_values(request: AnyRequest, slots: Sequence[int], values: Any) -> None:
-    """What a call or an evaluation of these slots returned."""
+    """Check what a call or an evaluation of these slots returned."""
     if isinstance(request, CountTime):
         if not isinstance(values, list) or not all(map(_are_seconds, values)):
             raise ProtocolError("no seconds of its workers")
@@ -258,7 +258,7 @@ def check_values(request: AnyRequest, slots: Sequence[int], values: Any) -> None
 
 
 def _are_seconds(value: Any) -> bool:
-    """Whether these are a worker's times, or nothing, where it was not there all along."""
+    """Whether this is a worker's times, or empty if it was not there all along."""
     return not value or (
         isinstance(value, dict)
         and {"idle", "behind"} <= value.keys()
@@ -272,7 +272,7 @@ def _are_episodes(played: Any, count: int) -> bool:
         return False
     for episode in played:
         match episode:
-            # A bool is an int, and no length.
+            # A bool is an int too, but not a length.
             case (float(), int(length)) if type(length) is int and 0 <= length < _MOST_STEPS:
                 continue
         return False
@@ -298,7 +298,7 @@ def _num_leaves(tree: Any) -> int:
 
 
 def _as_expected(arrays: Mapping[str, Array], found: Kinds, wanted: Kinds) -> dict[str, Array]:
-    """The arrays of another floating-point type than wanted, converted."""
+    """Check that the arrays are as wanted; returns those whose float type had to be converted."""
     if found.keys() != wanted.keys():
         raise ProtocolError(f"its policy has other outputs than here: {_odd(found, wanted)}")
     converted = {}
@@ -319,7 +319,7 @@ def _odd(found: Kinds, wanted: Kinds) -> str:
 
 
 def _range_of(space: Space[Any]) -> tuple[Any, Any] | None:
-    """The least and the greatest action of each number; None if there are none, or any."""
+    """The least and greatest value of each number of an action; None if there are no bounds."""
     match space:
         case Discrete(start=low, n=n):
             return low, low + n - 1
@@ -352,7 +352,7 @@ def _check_policys_own(
 
 
 def _expected_values(arrays: Mapping[str, Array], count: int, ends: int) -> Expected:
-    """The values of what the fragment cuts off, where the policy has values."""
+    """The values at the fragment's end and of its finals, if the policy has values."""
     if not any(name in arrays for name in _VALUES):
         return {}
     row = _array(arrays, "outputs/value").shape[2:]

@@ -1,7 +1,7 @@
-"""Modules that came with a message: imported like any other, from memory.
+"""Modules that came with a message, imported from memory like any other.
 
-So they are what they would be on the head's own machine: one module of that name per process, with
-its state, whoever imports it and however often.
+So they behave as on the head's own machine: one module of that name per process, with its state,
+no matter who imports it and how often.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ def encode_modules(modules: Sequence[SentModule]) -> bytes:
 
 
 def decode_modules(data: bytes) -> list[SentModule]:
-    """What ``encode_modules`` made into bytes."""
+    """What :func:`encode_modules` encoded."""
     if not data:
         return []
     return msgspec.msgpack.decode(zlib.decompress(data), type=list[SentModule])
 
 
 class SentModules(MetaPathFinder, ExecutionLoader):
-    """Finds the modules that were sent, before those of the same name that are here."""
+    """Finds modules that were sent, before local ones of the same name."""
 
     def __init__(self) -> None:
         self._modules: dict[str, SentModule] = {}
 
     def add(self, modules: Iterable[SentModule]) -> None:
-        """From now on these can be imported. A module that is known already stays as it is."""
+        """Make these importable; a module that is known already stays as it is."""
         for module in modules:
             self._modules.setdefault(module.name, module)
         if self._modules and self not in sys.meta_path:
@@ -57,12 +57,12 @@ class SentModules(MetaPathFinder, ExecutionLoader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module from its own file if that is here as well, else from memory."""
+        """The module from its own file if that is here as well, otherwise from memory."""
         module = self._modules.get(fullname)
         if module is None:
             return None
         if _is_here(module):
-            # Then so are the files beside it.
+            # Then the files beside it are here too.
             folder = [os.path.dirname(module.path)] if module.is_package else None
             return importlib.util.spec_from_file_location(
                 fullname, module.path, submodule_search_locations=folder
@@ -74,7 +74,7 @@ class SentModules(MetaPathFinder, ExecutionLoader):
         spec.has_location = bool(module.path)
         if spec.submodule_search_locations is not None:
             folders = [os.path.dirname(module.path)] if module.path else []
-            # A package that is installed here brings what cannot be sent: its C extensions.
+            # A package that is installed here has what cannot be sent: its C extensions.
             folders += (here.submodule_search_locations or []) if here is not None else []
             spec.submodule_search_locations.extend(folders)
         return spec
@@ -118,4 +118,4 @@ def _is_here(module: SentModule) -> bool:
 
 
 SENT_MODULES = SentModules()
-"""Those of this process."""
+"""The modules sent to this process."""

@@ -1,4 +1,4 @@
-"""A host behind a socket: what the head says goes to the host object, its events to the head."""
+"""Serves a host behind a socket: the head's messages go to the host, its events to the head."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Service:
         self._received, self._pulled_at = Received(), 0.0
         self._policy: TakePolicy | None = None
         self.leaving = ""
-        """Why this host has to end soon; may be set by a signal handler."""
+        """Why this host must end soon; may be set by a signal handler."""
         self._grace_s: float | None = None
         self._warnings = Allowance("warnings", _MOST_WARNINGS_AT_ONCE, _WARNINGS_PER_SECOND)
         self._poller = zmq.Poller()
@@ -87,7 +87,7 @@ class Service:
         self._poller.register(inbox.bell.fd, zmq.POLLIN)
 
     def run(self) -> float:
-        """Serve; gives how long the envs may take to close."""
+        """Serve; returns how long the envs may take to close."""
         while self._grace_s is None:
             self._wait()
             while (received := self._socket.receive(0)) is not None:
@@ -148,9 +148,9 @@ class Service:
     def _lay_out(self, spaces: Any, codec: ObservationCodec) -> None:
         building = self._building
         if building is None or not building.is_done:
-            return  # of an earlier deal
+            return  # from an earlier deal
         plan = building.plan
-        # A rule may be the user's own: it is looked for where the head would.
+        # A rule may be the user's own, and is looked up where the head would.
         settle(plan.search_path, plan.working_directory)
         rule = pickle.loads(plan.sync_rule)
         ready: list[int] = []
@@ -161,7 +161,7 @@ class Service:
         self._building = None
 
     def _ask(self, request: Any) -> None:
-        # None: it was asked for what is not there any more, since slots were dealt anew.
+        # None if slots were dealt anew, and what is asked for is gone.
         if self._host is not None and self._gathering is not None:
             self._gathering.expect(request)
             self._host.ask(request)
@@ -184,8 +184,8 @@ class Service:
     def _take_weights(self, message: Weights, data: Buffer) -> None:
         policy, host = self._policy, self._host
         if host is None or policy is None or policy.policy_id != message.policy_id:
-            return  # of a pull that was abandoned
-        # The next difference starts from what acts.
+            return  # from a pull that was abandoned
+        # The next delta starts from the weights that act.
         received = Received() if message.cause == EVALUATION else self._received
         vector = received.decode(
             policy.layout,
@@ -203,7 +203,7 @@ class Service:
     def _look_at_workers(self) -> None:
         try:
             if self._host is not None:
-                # Who was called a moment ago may have answered with a message already.
+                # A worker that was called a moment ago may already have answered with a message.
                 self._host.listen()
                 self._tell(self._host.heard())
                 self._tell_ready(self._host)
@@ -230,12 +230,12 @@ class Service:
             self._socket.send(Built(self._epoch, tuple(building.descriptions)))
 
     def _warn(self, worker: str, category: str, text: str) -> None:
-        # An env may warn in every step: the head would cut off whoever passes all of it on.
+        # An env may warn in every step, and the head would cut off a host that passes on all of it.
         if self._warnings.allows(self._name, time.monotonic()):
             self._socket.send(Warned(worker, category, text))
 
     def _tell_ready(self, host: LocalHost) -> None:
-        # Before Ready: whoever knows that a host is ready can say who its workers are.
+        # Before Ready, so that the workers of a host that is ready are known.
         if self._workers.num_changes != self._num_changes:
             self._num_changes = self._workers.num_changes
             staff = tuple(_state_of(worker) for worker in host.workers)
@@ -265,7 +265,7 @@ class Service:
                 case Stuck(worker=worker, text=text):
                     self._socket.send(WorkerStuck(worker, text))
                 case Lost():
-                    # Rows that were answered before the loss are told before it.
+                    # Rows that were answered before the loss are sent before it.
                     gathering.let_go(event.slots)
                     gathering.send()
                     for one in event.voided:

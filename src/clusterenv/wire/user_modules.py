@@ -1,7 +1,7 @@
-"""Which modules are the user's own, and which of them something that is pickled needs.
+"""Finds the user's own modules, and which of them a pickled object needs.
 
-An installed package is expected on every machine. What lies beside the script, in the current
-directory or in a project that is under development is the user's own: no other machine has it.
+An installed package is expected on every machine. What is beside the script, in the current
+directory or in a project under development is the user's own, and no other machine has it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_NAME_LENGTH = 300
 
 
 def is_users_path(path: str) -> bool:
-    """Whether a file or folder is neither part of Python nor of an installed package."""
+    """Whether a file or folder is part of neither Python nor an installed package."""
     real = os.path.realpath(path)
     installed = _INSTALLED & {*Path(path).parts, *Path(real).parts}
     return not installed and not f"{real}{os.sep}".startswith(_STANDARD_LIBRARY)
@@ -48,7 +48,7 @@ def locate(name: str) -> ModuleSpec | None:
         above = locate(parent)
         folders = None if above is None else above.submodule_search_locations
         return None if folders is None else PathFinder.find_spec(name, folders)
-    except Exception:  # whatever a stranger's module or finder may raise
+    except Exception:  # a foreign module or finder may raise anything
         return None
 
 
@@ -57,9 +57,9 @@ def _from_file(name: str, path: str | None) -> ModuleSpec | None:
 
 
 def names_in_pickle(blob: bytes) -> set[str]:
-    """Every string of a pickle: the modules that it names are among them.
+    """Every string in a pickle; the names of its modules are among them.
 
-    So are entry points, and what functions that travel by value import.
+    So are entry points, and the imports of functions that travel by value.
     """
     names: set[str] = set()
     try:
@@ -69,13 +69,13 @@ def names_in_pickle(blob: bytes) -> set[str]:
                 names.update(argument.split(" ") if is_old_form else [argument])
             elif isinstance(argument, bytes) and argument[:1] == b"\x80":
                 names |= names_in_pickle(argument)  # a pickle within a pickle
-    except Exception:  # it was none
+    except Exception:  # it was not a pickle
         return names
     return names
 
 
 class UserModules:
-    """The user's modules as they were when they were first needed; so all workers get the same."""
+    """The user's modules as they were when first needed, so that all workers get the same."""
 
     def __init__(self) -> None:
         self._found: dict[str, SentModule] = {}
@@ -84,7 +84,7 @@ class UserModules:
         self._looked_in: tuple[int, tuple[str, ...]] = (0, ())
 
     def needed_by(self, names: Iterable[str]) -> list[SentModule]:
-        """The user's modules among ``names``, and those that they import in turn."""
+        """The user's modules among ``names``, and the ones that those import in turn."""
         self._forget_misses()
         needed: dict[str, SentModule] = {}
         queue: list[str] = list(names)
@@ -97,14 +97,14 @@ class UserModules:
             if name == "__main__":
                 queue += self._names_in_script()
             module = self.find(name)
-            # A mere folder may have any name; it counts as the parent of a module only.
+            # A mere folder may have any name; it counts only as the parent of a module.
             if module is not None and module.path:
                 needed |= self._with_parents(name)
                 queue += self._names_in(module)
         return list(needed.values())
 
     def find(self, name: str) -> SentModule | None:
-        """The module of this name, if it is the user's and has a source."""
+        """The module of this name, if it is the user's and has source code."""
         if name in self._not_the_users:
             return None
         if name not in self._found:
@@ -136,7 +136,7 @@ class UserModules:
         parents = module.name.split(".")[:-1]
         names = [*names, *(".".join(parents[:length]) for length in range(1, len(parents) + 1))]
         if module.is_package:
-            # What was imported by a computed name here will be there too.
+            # What was imported here by a computed name will be imported there too.
             names += [name for name in list(sys.modules) if name.startswith(f"{module.name}.")]
         return names
 
@@ -166,16 +166,16 @@ def _source(name: str, spec: ModuleSpec, origin: str) -> bytes | None:
         return Path(origin).read_bytes()
     try:  # in a zip file, for example
         text: str | None = spec.loader.get_source(name)  # type: ignore[union-attr]
-    except Exception:  # a C extension, and what else has none
+    except Exception:  # a C extension, or something else without source
         return None
     return None if text is None else text.encode()
 
 
 def names_in_source(source: bytes, package: str) -> Iterator[str]:
-    """The modules that a source imports anywhere in it, and the entry points that it names."""
+    """The modules that a source imports anywhere, and the entry points that it names."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # the worker will say so, with the line
+    except (SyntaxError, ValueError):  # the worker will report it, with the line
         return
     for node in ast.walk(tree):
         match node:

@@ -1,4 +1,4 @@
-"""Which versions run on a side, and whether two sides can work together."""
+"""The versions on each side, and whether two sides can work together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def disagreements(head: dict[str, str], host: dict[str, str]) -> list[str]:
 
 
 def remedy(head: dict[str, str], host: dict[str, str]) -> str:
-    """What to do about the disagreements; nothing if there are none."""
+    """What to do about the disagreements; empty if there are none."""
     names = _that_differ(head, host)
     packages = [f"{name}=={head[name]}" for name in names if name != "python"]
     steps = [f"start hosts with Python {'.'.join(head['python'].split('.')[:2])}"]

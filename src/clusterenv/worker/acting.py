@@ -1,4 +1,4 @@
-"""Everything that a worker does with a policy: hold copies, act, collect, evaluate."""
+"""Everything that a worker does with a policy: holds copies, acts, collects, evaluates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from clusterenv.worker.translator import Translator
 
 @dataclass(frozen=True)
 class Workplace:
-    """What acting needs to know of the worker around it."""
+    """What acting needs to know about the worker around it."""
 
     slots: tuple[int, ...]
     stepper: Stepper
@@ -36,14 +36,14 @@ class Workplace:
     weights: WeightStore
     evaluation_weights: WeightStore
     build_more_envs: Callable[[bytes], Stepper]
-    """From a pickled backend; if that is empty, such as are there."""
+    """Builds envs from a pickled backend; if it is empty, from the worker's own."""
     made_progress: Callable[[], None]
-    """To be called now and then within a long request, which would else count as hung."""
+    """To be called regularly within a long request, which would otherwise count as hung."""
     times: PartTimes
 
 
 class Acting:
-    """The policy side of a worker. Which weights it uses is its host's decision."""
+    """The policy side of a worker. Its host decides which weights it uses."""
 
     def __init__(self, place: Workplace) -> None:
         self._place = place
@@ -59,21 +59,21 @@ class Acting:
 
     @cached_property
     def _translator(self) -> Translator:
-        # Not earlier: envs with other spaces can be stepped, only not by a policy.
+        # Not earlier: envs with other spaces can be stepped, just not by a policy.
         return Translator(self._place.observation_space, self._place.action_space)
 
     def introduce(self, policy: TakePolicy) -> None:
-        """The policy that requests will be about; it is unpickled when the first one comes."""
+        """Take the policy for the coming requests; it is unpickled at the first of them."""
         self._introduced = policy
 
     def episodes_restarted(self, slots: tuple[int, ...], run_seed: int) -> None:
-        """These slots were reset, all of the worker or some."""
+        """Note that these slots, all or some of the worker's, were reset."""
         self._seed = run_seed
         if self._sampler is not None:
             self._sampler.start(slots, run_seed)
 
     def act(self, newest: list[Array], slots: tuple[int, ...]) -> tuple[Any, dict[str, Any]]:
-        """An action for each of ``slots``, and what ``step(policy)`` says about them in its infos.
+        """An action for each of ``slots``, and what ``step(policy)`` puts into its infos.
 
         ``newest`` has their observations, an array per leaf.
         """
@@ -101,8 +101,8 @@ class Acting:
         is_wanted: Callable[[], bool] = always,
         version: int = 0,
     ) -> tuple[int, dict[str, Array] | None, list[Array]]:
-        """A fragment: the version that acted, named arrays (None if they are not wanted any more),
-        and where the envs are then. ``version`` acts if the host has it, else the newest."""
+        """Collect a fragment: the version that acted, named arrays (None if they are no longer
+        wanted), and the last observations. ``version`` acts if the host has it, else the newest."""
         copy, sampler = self._ready(version)
         arrays, last = sampler.collect(copy.policy, newest, num_steps, record, is_wanted)
         return copy.version, arrays, last
@@ -110,8 +110,8 @@ class Acting:
     def evaluate(
         self, message: Evaluate, is_wanted: Callable[[], bool] = always
     ) -> list[Any] | None:
-        """Returns and lengths of so many episodes per slot, played in envs of their own; None if
-        they are not wanted any more."""
+        """Returns and lengths of the wanted episodes per slot, played in envs of their own; None if
+        they are no longer wanted."""
         self._take_policy()
         assert self._spare is not None
         self._load(self._spare, self._place.evaluation_weights)
@@ -121,7 +121,7 @@ class Acting:
         return evaluator.run(policy, episodes, seed, deterministic, is_wanted)
 
     def _evaluator_in(self, backend: bytes) -> Evaluator:
-        """Plays in envs of this backend; they are kept for the next time."""
+        """An evaluator with envs of this backend, which are kept for the next time."""
         place = self._place
         if self._evaluator is not None and backend != self._evaluated_in:
             self._evaluator.close()
@@ -139,13 +139,13 @@ class Acting:
             self._evaluator.close()
 
     def _ready(self, version: int = 0) -> tuple[PolicyCopy, Sampler]:
-        """The policy copy to act with, holding what the host has for it."""
+        """The policy copy to act with, with the host's weights for it."""
         self._take_policy()
         assert self._copy is not None
         assert self._sampler is not None
         self._load(self._copy, self._place.weights, version)
         if self._acted_last != self._policy_id:
-            # It does not know the recurrent state of the policy before.
+            # The recurrent state is that of another policy.
             self._acted_last = self._policy_id
             self._sampler.forget_all()
         return self._copy, self._sampler
@@ -156,7 +156,7 @@ class Acting:
         if introduced.policy_id == self._policy_id:
             return
         translator = self._translator
-        # Nothing changes before all this has worked: else the old policy would act as the new one.
+        # Nothing changes until all this has worked: else the old policy would act as the new one.
         copies = [PolicyCopy(pickle.loads(introduced.policy), introduced.layout) for _ in range(2)]
         self._policy_id = introduced.policy_id
         self._copy, self._spare = copies
@@ -167,7 +167,7 @@ class Acting:
             self._sampler.start(place.slots, self._seed)
 
     def _load(self, copy: PolicyCopy, store: WeightStore, version: int = 0) -> None:
-        """Change over to what the host has put into ``store`` since; or to ``version`` of it."""
+        """Load what the host has put into ``store`` since the last time; or ``version`` of it."""
         times = self._place.times
         times.begin(PULL)
         if not version or version > copy.version:
@@ -176,5 +176,5 @@ class Acting:
                 copy.take(*newer)
         times.begin(OTHER)
         if copy.version == 0:
-            # What it was pickled with is no version that anybody published.
+            # The weights that it was pickled with are not a published version.
             raise RuntimeError("the host has no weights of this policy")

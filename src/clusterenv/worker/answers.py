@@ -1,4 +1,4 @@
-"""How a worker answers a message; calls without one are answered in ``called_steps.py``."""
+"""A worker's answers to messages; calls without a message are answered in ``called_steps.py``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from clusterenv.worker.rows import Outcome, RowWriter
 
 
 class Answers:
-    """Of a worker whose rows are in memory that it shares with its host."""
+    """The answers of a worker whose rows are in memory shared with its host."""
 
     def __init__(self, line: WorkerEnd, flags: AnswerFlags, worker: int, rows: RowWriter) -> None:
         self._line, self._flags, self._worker, self.rows = line, flags, worker, rows
 
     def give(self, request: int, slots: tuple[int, ...], outcome: Outcome) -> None:
-        """What stepping or resetting these slots gave."""
+        """Answer with the results of stepping or resetting these slots."""
         self.rows.write(request, slots, outcome)
         self._line.send(self.rows.rest(request, outcome))
         self.rows.keep()
 
     def give_some(self, request: int, slots: tuple[int, ...], outcome: Outcome) -> None:
-        """As :meth:`give`, of some slots of a request; the others follow."""
+        """Like :meth:`give`, for some slots of a request; the others follow."""
         self.rows.write(request, slots, outcome)
         reply = self.rows.rest(request, outcome)
         reply.slots = slots
@@ -36,7 +36,7 @@ class Answers:
     def give_acted(
         self, request: int, slots: tuple[int, ...], outcome: Outcome, acted: dict[str, Any]
     ) -> None:
-        """As :meth:`give`, of a step with a policy; ``acted`` is what that did."""
+        """Like :meth:`give`, for a step with a policy; ``acted`` is what the policy did."""
         self.rows.write(request, slots, outcome)
         reply = self.rows.rest(request, outcome)
         reply.acted = pack(acted, allow_pickle=False)
@@ -46,7 +46,7 @@ class Answers:
         self.rows.keep()
 
     def give_error(self, raised: Raised) -> None:
-        """The others need not think that this worker will be the last to answer."""
+        """Send an error, and raise the flag, so that others do not count on this worker."""
         self._line.send(raised)
         if raised.request:
             self._raise_flag(raised.request)
@@ -80,7 +80,7 @@ def raised(
 
 
 def _text(tell: Callable[[], str]) -> str:
-    """What ``tell`` says, fit for the wire, whatever the user's object makes of it."""
+    """The text that ``tell`` returns, fit for the wire, whatever the user's object does."""
     try:
         return tell().encode("utf-8", "backslashreplace").decode()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Steps an engine that hands out whichever envs are ready first, in batches of its own."""
+"""Steps an engine that returns whichever envs are ready first, in batches of its own size."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from clusterenv.worker.vector_stepper import AnyVectorEnv, with_slots
 _PATIENCE_S = 0.02
 _LONGEST_PATIENCE_S = 1.0
 _ANSWERED = 0
-"""In place of the request of an env that is not under way."""
+"""Stands for the request of an env that is not under way."""
 Answer = tuple[int, tuple[int, ...], Outcome]
 """A request, those of its slots that are ready (ascending), and their rows."""
 
 
 class EngineBatches(Protocol):
-    """What an engine is that was asked to ``begin_batches``."""
+    """An engine after ``begin_batches``."""
 
     batch_size: int
     num_under_way: int
@@ -37,30 +37,30 @@ class EngineBatches(Protocol):
         """Start a step of these envs."""
 
     def receive(self) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
-        """Wait for the first envs that are ready: which they are, and their rows."""
+        """Wait for the first envs that are ready: their numbers and rows."""
 
 
 class BatchPatience:
-    """When to wait for envs, and when for whoever sends actions.
+    """Decides when to wait for envs, and when for actions.
 
-    A worker that waits for its envs cannot pass on actions, and envs that wait for these do
-    nothing. So it waits for envs at once only while whoever sends actions has fewer rows than
-    ``allowed``: one batch at first. With more it waits for actions, and if none come for a while,
-    more rows are wanted at once.
+    A worker that waits for its envs cannot pass on actions, and envs that wait for actions do
+    nothing. So it waits for envs at once only while fewer rows than ``allowed`` are out, without
+    an action: one batch at first. With more it waits for actions; if none come for a while, more
+    rows are allowed.
     """
 
     def __init__(self, batch_size: int, num_envs: int) -> None:
         self._batch_size, self._num_envs = batch_size, num_envs
         self._allowed, self._patience_s = batch_size, _PATIENCE_S
         self.num_out = 0
-        """How many rows were handed out, and not answered with an action."""
+        """How many rows were handed out and have not been answered with an action."""
 
     def patience_s(self, is_full: bool) -> float:
-        """How long to wait for actions before envs are waited for."""
+        """How long to wait for actions before waiting for envs."""
         return 0.0 if is_full and self.num_out < self._allowed else self._patience_s
 
     def received(self, count: int, has_mail: bool) -> None:
-        """So many rows were handed out; ``has_mail``: actions came while they were waited for."""
+        """Note rows that were handed out; ``has_mail`` if actions came while waiting for them."""
         was_ahead = self.num_out >= self._allowed
         self.num_out += count
         if was_ahead and has_mail:
@@ -71,7 +71,7 @@ class BatchPatience:
 
 
 class BatchStepper:
-    """Between ``begin`` and ``end``, sends resets and steps, and gives rows as they are ready.
+    """Between ``begin`` and ``end``, sends resets and steps, and returns rows as they are ready.
 
     Args:
         env: A VectorEnv with ``begin_batches``.
@@ -92,11 +92,11 @@ class BatchStepper:
 
     @property
     def is_running(self) -> bool:
-        """Whether steps are to be sent here."""
+        """Whether steps should be sent here."""
         return self._engine is not None
 
     def end(self) -> None:
-        """From now on the engine steps all its envs together."""
+        """Let the engine step all its envs together from now on."""
         self._engine = None
 
     def wait_s(self) -> float | None:
@@ -136,7 +136,7 @@ class BatchStepper:
         self._patience.num_out = max(0, self._patience.num_out - len(envs))
 
     def receive(self) -> tuple[Array, Outcome]:
-        """Wait for the first envs that are ready: which they are (ascending), and their rows."""
+        """Wait for the first envs that are ready: their numbers (ascending) and rows."""
         assert self._engine is not None
         try:
             envs, observations, rewards, terminated, truncated, infos = self._engine.receive()
@@ -156,12 +156,12 @@ class BatchStepper:
         return envs[order], outcome
 
     def _news(self, rewards: Array) -> str:
-        """The dtype of the rewards, if it was not told yet."""
+        """The dtype of the rewards, if it was not sent yet."""
         told, self._told_rewards = self._told_rewards, str(rewards.dtype.str)
         return "" if told == self._told_rewards else self._told_rewards
 
     def answers(self, envs: Array, outcome: Outcome, has_mail: bool) -> Iterator[Answer]:
-        """The rows by the request that they answer; whether there was mail when they came."""
+        """The rows by the request they answer; ``has_mail`` if there was mail when they came."""
         self._patience.received(len(envs), has_mail)
         requests = self._request_of[envs]
         self._request_of[envs] = _ANSWERED
@@ -184,6 +184,6 @@ class BatchStepper:
 
     @property
     def oldest_request(self) -> int:
-        """Of those that are under way; 0 if none is."""
+        """The oldest request under way; 0 if there is none."""
         under_way = self._request_of[self._request_of != _ANSWERED]
         return int(under_way.min()) if under_way.size else _ANSWERED

@@ -1,4 +1,4 @@
-"""The envs of a worker, and what steps them."""
+"""The envs of a worker, and their stepper."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BuiltEnvs:
             self.description = describe_envs(built, build.trusted)
         self.stepper = self._stepper_for(built, self.mode)
         self.batches: BatchStepper | None = None
-        """Where the engine can hand out the envs that are ready first."""
+        """Set if the engine can return the envs that are ready first."""
         if hasattr(type(built), "begin_batches"):
             self.batches = BatchStepper(built, build.slots)
 
@@ -47,7 +47,7 @@ class BuiltEnvs:
         return EnvStepper(built, self.build.slots, mode, self._notes)
 
     def more(self, backend: bytes) -> Stepper:
-        """Another set of them, or of another backend's, which resets within the step."""
+        """Build more envs, of the same or another backend, which reset within the step."""
         with building_for("evaluation"):
             return self._stepper_for(self._make(backend), AutoresetMode.SAME_STEP)
 
@@ -57,7 +57,7 @@ class BuiltEnvs:
 
 
 def _share_threads(backend: Any) -> None:
-    """Where an engine has threads of its own, the policy that acts in turn with it has as many."""
+    """Give the policy as many threads as the engine has, since the two take turns."""
     if isinstance(backend, ThreadedBackend) and "CLUSTERENV_WORKER" in os.environ:
         threads = backend.num_threads or len(os.sched_getaffinity(0))
         os.environ["CLUSTERENV_THREADS"] = str(threads)

@@ -1,7 +1,7 @@
-"""Called, step, answer: what a worker does all the time while its head steps, by memory alone.
+"""The worker's hot loop while the head steps: a call, a step, an answer, by memory alone.
 
-The host may have just used this core, and the envs are about to: whatever is done here is done with
-cold caches, so there is little of it.
+The host may have just used this core, and the envs are about to: everything here runs with cold
+caches, so there is little of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from clusterenv.worker.stepper import Stepper
 
 
 class CalledSteps:
-    """Steps of slots whose actions are in shared rows, and whose results go there."""
+    """Steps of slots whose actions and results are in shared rows."""
 
     def __init__(
         self, line: WorkerEnd, shared: SharedRows, worker: int, rows: RowWriter, stepper: Stepper
@@ -25,7 +25,7 @@ class CalledSteps:
         self._rows, self._stepper, self._times = rows, stepper, line.mailbox.times
 
     def answer(self, call: StepCall | PartCall, slots: tuple[int, ...]) -> Outcome:
-        """Silently, by a flag, where the rows are all, and nothing was said in between."""
+        """Step, and answer silently by a flag if the rows say all and no message was sent."""
         line, rows, request = self._line, self._rows, call.request
         times, is_timed = self._times, self._times.is_on
         if is_timed:
@@ -55,7 +55,7 @@ class CalledSteps:
         return outcome
 
     def _raise_flag(self, call: StepCall | PartCall, says_more: bool) -> bool:
-        """Whether the host is to be woken."""
+        """Raise the flag; returns whether the host must be woken."""
         if isinstance(call, StepCall):
             return self._flags.put(self._worker, call.request, says_more)
         return self._part_flags.put(self._worker, call.number, call.request, says_more)

@@ -1,4 +1,4 @@
-"""Until when a worker has to be done with what it does."""
+"""Deadlines for what a worker is doing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Deadlines:
-    """When the current request, or the current step within it, must be over."""
+    """When the current request, or the current step within it, must be done."""
 
     def __init__(self, step_timeout_s: float, startup_timeout_s: float) -> None:
         self.step_timeout_s, self.startup_timeout_s = step_timeout_s, startup_timeout_s
@@ -16,7 +16,7 @@ class Deadlines:
 
     @property
     def since(self) -> float | None:
-        """When something was done last; None while there is nothing to do."""
+        """When the last progress was made; None while there is nothing to do."""
         deadline = self.deadline
         if deadline is None:
             return None
@@ -24,14 +24,14 @@ class Deadlines:
         return deadline - (self.startup_timeout_s if is_building else self.step_timeout_s)
 
     def expect_progress(self) -> None:
-        """Something was done; the next thing has as long as a step may take."""
+        """Note progress; what comes next may take as long as a step."""
         self.deadline = time.monotonic() + self.step_timeout_s
 
     def wait_for_host(self) -> None:
-        """The host leaves no room for an answer: that is no env that hangs."""
+        """Move the deadline while the host leaves no room for an answer: no env hangs then."""
         if self.deadline is not None:
             self.expect_progress()
 
     def expect_envs(self) -> None:
-        """Envs are being built, which may take longer."""
+        """Allow more time for building envs."""
         self.deadline = self._envs_by = time.monotonic() + self.startup_timeout_s

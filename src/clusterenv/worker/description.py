@@ -1,4 +1,4 @@
-"""What a worker tells the head about the envs that it has built."""
+"""What a worker tells the head about the envs it has built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterenv.worker.engine_calls import device_engine
 
 
 def settle_autoreset_mode(env: VectorEnv[Any, Any, Any], mode: AutoresetMode) -> None:
-    """Let a ready VectorEnv reset as the user asked; ValueError if it only knows another way."""
+    """Have a ready-made VectorEnv reset as the user asked; ValueError if it cannot."""
     engine = device_engine(env)
     if engine is not None:
         engine.choose_autoreset_mode(mode)
@@ -37,7 +37,7 @@ def describe_envs(envs: list[gymnasium.Env[Any, Any]], trusted: bool) -> dict[st
 
 
 def describe_vector(env: VectorEnv[Any, Any, Any]) -> dict[str, Any]:
-    """Spaces, metadata and render mode of a ready VectorEnv."""
+    """Spaces, metadata and render mode of a ready-made VectorEnv."""
     return {
         "observation_spaces": _spaces_to_plain([env.single_observation_space]),
         "action_spaces": _spaces_to_plain([env.single_action_space]),
@@ -55,7 +55,7 @@ def _spaces_to_plain(spaces: list[gymnasium.Space[Any]]) -> list[Any]:
 
 
 def _plain_items(metadata: dict[str, Any], trusted: bool) -> dict[str, Any]:
-    """The items that may travel; a worker's metadata is no reason to refuse it."""
+    """The items that can travel; metadata that cannot is no reason to refuse a worker."""
 
     def may_travel(value: Any) -> bool:
         try:

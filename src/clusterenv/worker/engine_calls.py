@@ -1,4 +1,4 @@
-"""What VectorEnvs can do besides stepping, each in its own way."""
+"""What VectorEnvs can do besides stepping, which each does in its own way."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _STEPS_TO_TRY = 3
 
 
 class DeviceEngine(Protocol):
-    """A VectorEnv on a device, such as a GPU, that resets when it is told to.
+    """A VectorEnv on a device, such as a GPU, that resets when told to.
 
     It knows ``options["reset_mask"]``.
     """
 
     on_device: Any
-    """The observations that it returned last, as they are on the device; nobody changes them."""
+    """The last observations, as they are on the device; nobody may change them."""
 
     def choose_autoreset_mode(self, mode: AutoresetMode) -> None:
-        """Let ``step`` reset as this mode says."""
+        """Make ``step`` reset as this mode says."""
 
     def step_and_reset(self, actions: Any) -> Any:
-        """As ``step``, but an episode's end resets at once, with ``info["final_obs"]``."""
+        """Like ``step``, but the end of an episode resets at once, with ``info["final_obs"]``."""
 
 
 def device_engine(env: AnyVectorEnv) -> DeviceEngine | None:
-    """``env`` itself, if it is one."""
-    # Asked of its class: an engine that is made later cannot say yet what it has.
+    """``env`` itself if it is a device engine."""
+    # The class is asked: an engine that is created later has no attributes of its own yet.
     return cast(DeviceEngine, env) if hasattr(type(env), "step_and_reset") else None
 
 
@@ -40,8 +40,8 @@ def call_every_env(
 ) -> list[Any]:
     """A method's result, or an attribute, of each env.
 
-    A VectorEnv without ``call`` has what concerns all its envs: a value that has a part for each
-    is split, any other is that of every env.
+    A VectorEnv without ``call`` has values for all its envs together: one with a part for each env
+    is split, any other is repeated for every env.
     """
     if hasattr(env, "call"):
         return list(env.call(name, *args, **kwargs))
@@ -53,7 +53,7 @@ def call_every_env(
 
 
 def set_attr_of_every_env(env: AnyVectorEnv, name: str, values: Sequence[Any]) -> None:
-    """Set an attribute of each env; of the whole VectorEnv where it has no ``set_attr``."""
+    """Set an attribute of each env; of the whole VectorEnv if it has no ``set_attr``."""
     if hasattr(env, "set_attr"):
         env.set_attr(name, list(values))
         return
@@ -68,7 +68,7 @@ def set_attr_of_every_env(env: AnyVectorEnv, name: str, values: Sequence[Any]) -
 def resets_by_mask(env: AnyVectorEnv, make_two: Callable[[], AnyVectorEnv] | None) -> bool:
     """Whether ``options={"reset_mask": …}`` leaves the other envs where they are.
 
-    Gymnasium's own do. Of others nobody says: it is tried, with two envs made for that.
+    Gymnasium's own do. For others it is not documented, so two envs are made to try it.
     """
     if make_two is None or isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
         return True

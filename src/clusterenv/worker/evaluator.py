@@ -20,7 +20,7 @@ Episode = tuple[float, int]
 
 
 class Evaluator:
-    """Plays so many episodes per slot: taking the first to finish would favour short ones."""
+    """Plays a fixed number of episodes per slot: the first to finish would favour short ones."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Evaluator:
         deterministic: bool,
         is_wanted: Callable[[], bool] = always,
     ) -> list[list[Episode]] | None:
-        """(return, length) of ``episodes[i]`` episodes of the i-th slot; None as soon as nobody
-        wants to know any more."""
+        """(return, length) of ``episodes[i]`` episodes of the i-th slot; None as soon as they are
+        no longer wanted."""
         count = len(self._slots)
         results: list[list[Episode]] = [[] for _ in self._slots]
         rng, times = SlotRandom(seed, self._slots), self._times

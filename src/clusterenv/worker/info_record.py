@@ -1,7 +1,7 @@
-"""What envs say while a fragment is collected, kept by name.
+"""The infos of envs while a fragment is collected, kept by name.
 
-Envs that say the same things in every step, with other numbers, cost an array per name and step;
-whatever else they say is packed at once, since an env may change it in its next step.
+Envs that report the same names in every step, with other numbers, cost an array per name and step;
+everything else is packed at once, since an env may change it in its next step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from clusterenv.worker.rows import Outcome
 
 Path = tuple[str, ...]
 _NUMBERS = (int, float, bool, np.bool_)
-# These are in the table of finals.
+# Final observations are in the table of finals.
 _LEFT_OUT = "final_obs"
 
 
@@ -35,14 +35,14 @@ class InfoRecord:
     """The infos of one fragment.
 
     Args:
-        slots: Of the worker.
+        slots: The worker's slots.
         trusted: Whether objects may be pickled.
     """
 
     def __init__(self, slots: Sequence[int], trusted: bool) -> None:
         self._slots, self._trusted = tuple(slots), trusted
         self._column = {slot: column for column, slot in enumerate(slots)}
-        # By name and type: the rows of each step, and all numbers. No array is made before the end.
+        # By name and type: the rows of each step, and all numbers. Arrays are made only at the end.
         self._numbers: dict[tuple[Path, type], tuple[list[Array], list[Any]]] = {}
         # By name, dtype and shape: (rows, values) of each step.
         self._arrays: dict[tuple[Path, str, tuple[int, ...]], list[tuple[Array, Array]]] = {}
@@ -50,7 +50,7 @@ class InfoRecord:
         self._cannot_travel: set[Path] = set()
 
     def add(self, step: int, outcome: Outcome) -> None:
-        """What envs said in a step; a slot may be named twice."""
+        """Add the infos of a step; a slot may be named twice."""
         if isinstance(outcome.infos, BatchedInfos):
             first, count = step * len(self._slots), len(self._slots)
             self._add_tree((), np.arange(first, first + count, dtype=np.int32), outcome.infos.tree)
@@ -67,7 +67,7 @@ class InfoRecord:
         self._add_dicts((), rows, dicts)
 
     def arrays(self, num_steps: int) -> dict[str, Array]:
-        """As they travel with the fragment; nothing where nothing was said."""
+        """The infos as they travel with the fragment; empty if there are none."""
         for (path, kind), (rows, values) in self._numbers.items():
             self._take_numbers(path, np.concatenate(rows), kind, values)
         columns = [
@@ -89,7 +89,7 @@ class InfoRecord:
             self._add_objects(path, rows, values)
 
     def _add_tree(self, path: Path, rows: Array, tree: Tree) -> None:
-        """What a VectorEnv said, in arrays with a row for each of its envs."""
+        """Add a VectorEnv's infos, which are arrays with a row for each of its envs."""
         for name, value in tree.items():
             if name == _LEFT_OUT or is_mask(name, tree):
                 continue
@@ -99,7 +99,7 @@ class InfoRecord:
             if isinstance(value, dict):
                 self._add_tree(own, own_rows, take_rows(value, said))
             elif own_rows.size:
-                # The VectorEnv may use its arrays again for the next step.
+                # The VectorEnv may reuse its arrays in the next step.
                 self._add_rows(own, own_rows, np.array(value[said]))
 
     def _add_rows(self, path: Path, rows: Array, values: Array) -> None:
@@ -111,7 +111,7 @@ class InfoRecord:
             self._add_objects(path, rows, list(values))
 
     def _add_dicts(self, path: Path, rows: Array, dicts: Sequence[dict[Any, Any]]) -> None:
-        """Dicts in the same place, one per row."""
+        """Add dicts in the same place, one per row."""
         try:
             if len(set(map(len, dicts))) > 1:
                 raise KeyError
@@ -124,7 +124,7 @@ class InfoRecord:
             self._add((*path, _text(name)), rows, values)
 
     def _add(self, path: Path, rows: Array, values: Sequence[Any]) -> None:
-        """Values of one name, one per row."""
+        """Add values of one name, one per row."""
         if not values:
             return
         kinds = set(map(type, values))
@@ -156,7 +156,7 @@ class InfoRecord:
         try:
             packed = pack(value, allow_pickle=self._trusted)
         except Exception as error:
-            # A policy can act without it: what has worked so far need not end for that.
+            # A policy can act without it, so this is no reason to stop.
             if path not in self._cannot_travel:
                 self._cannot_travel.add(path)
                 warnings.warn(
@@ -181,7 +181,7 @@ def _are_alike(arrays: Sequence[Array]) -> bool:
 
 
 def _are_numbers(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-    """Whether values like that travel as one array; others travel one by one."""
+    """Whether such values travel as one array; others travel one by one."""
     return dtype.kind in "biufc" and 0 not in shape and len(shape) <= DEEPEST
 
 
@@ -199,7 +199,7 @@ def _column_of(
 
 
 def _grouped(keys: Any) -> list[list[int]]:
-    """The places of equal keys."""
+    """The positions of equal keys."""
     groups: dict[Any, list[int]] = {}
     for place, key in enumerate(keys):
         groups.setdefault(key, []).append(place)
@@ -212,5 +212,5 @@ def _text(name: Any) -> str:
 
 
 def _is_number(kind: type) -> bool:
-    # To NumPy, durations are numbers too.
+    # NumPy counts durations as numbers too.
     return issubclass(kind, np.number) and not issubclass(kind, np.timedelta64)

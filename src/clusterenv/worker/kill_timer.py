@@ -1,6 +1,6 @@
-"""Has the kernel end this process at a time that is put off again and again.
+"""Has the kernel end this process at a time that is put off regularly.
 
-That needs no thread of the process, and so happens even if one of them holds the GIL for ever.
+This needs no thread of the process, so it works even if one of them holds the GIL for ever.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Time(ctypes.Structure):
 
 
 class KillTimer:
-    """A timer of the kernel's that sends SIGKILL; OSError or AttributeError if there is none."""
+    """A kernel timer that sends SIGKILL; OSError or AttributeError if there is none."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None, use_errno=True)
@@ -49,7 +49,7 @@ class KillTimer:
             raise OSError(ctypes.get_errno(), "timer_create")
 
     def put_off(self, seconds: float) -> None:
-        """Not before this time from now on."""
+        """Do not fire before this many seconds from now."""
         total_ns = int(min(seconds, _LONGEST_S) * _NANOSECONDS)
         at = _Time(s=total_ns // _NANOSECONDS, ns=total_ns % _NANOSECONDS)
         self._library.timer_settime(self._timer, 0, ctypes.byref(at), None)

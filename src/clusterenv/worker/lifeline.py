@@ -1,9 +1,9 @@
 """Ends a worker whose host is gone, and one whose env hangs, even while env code runs.
 
-A thread does it. Long before a hang is too long, it shows the stacks in the log, and the host tells
-the user. Where env code holds the GIL and the thread cannot run, the kernel ends the process when
-the host's end of standard input closes; faulthandler's C thread, which this one re-arms, shows the
-stacks; and a timer of the kernel's ends the process when it hangs.
+A thread does this. Long before a hang is too long, it writes the stacks to the log, and the host
+tells the user. If env code holds the GIL and the thread cannot run, the kernel ends the process
+when the host's end of standard input closes; faulthandler's C thread, which this one re-arms,
+writes the stacks; and a kernel timer ends the process when it hangs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Lifeline(threading.Thread):
     """Watches the host's end of our standard input, and the worker's progress.
 
     Args:
-        deadlines: Until when the worker has to be done with what it does.
-        mailbox: Where the host looks for signs of life, and where the current slot is noted.
-        slow_warning_s: After so long without progress the stacks are shown.
+        deadlines: The deadlines for what the worker is doing.
+        mailbox: Where the host reads signs of life, and where the current slot is noted.
+        slow_warning_s: How long without progress until the stacks are written.
     """
 
     def __init__(self, deadlines: Deadlines, mailbox: Mailbox, slow_warning_s: float) -> None:
@@ -64,18 +64,18 @@ class Lifeline(threading.Thread):
             self._strays.look(time.monotonic())
 
     def _arm(self, allowed_s: float) -> None:
-        """Should this thread not run any more: show the stacks, and end the process in the end."""
+        """Prepare for this thread being stopped: write the stacks, and finally end the process."""
         patience_s = self._patience_s + _TICK_S
         if self._killer is None or patience_s >= allowed_s:
             faulthandler.dump_traceback_later(allowed_s, exit=True, file=2)
         else:
             faulthandler.dump_traceback_later(patience_s, file=2)
         if self._killer is not None:
-            # The host ends it first, if there is one.
+            # If there is a host, it ends the process first.
             self._killer.put_off(allowed_s + _HOST_MAY_END_IT_S)
 
     def _beat(self, now: float) -> None:
-        """Tell the host that this worker lives, and show the stacks if it makes no progress."""
+        """Give the host a sign of life, and write the stacks if there is no progress."""
         slot, since = self._mailbox.current_slot, self._deadlines.since
         if slot != self._slot:
             self._slot, self._moved_at = slot, now
@@ -83,7 +83,7 @@ class Lifeline(threading.Thread):
         since = None if since is None else max(since, self._moved_at)
         if since not in (None, self._shown_since) and now - since > self._patience_s:
             self._shown_since = since
-            # Where this is how long things take here, it need not be told each time.
+            # If things simply take this long here, it need not be reported each time.
             self._patience_s *= 2
             self._num_stacks += 1
             with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ class Lifeline(threading.Thread):
         self._pulse.beat(now, since, self._num_stacks)
 
     def _allowed_s(self) -> float:
-        """How long the GIL may be held: as long as the worker may take for what it does now."""
+        """How long the GIL may be held: as long as the worker may take for its current work."""
         deadline = self._deadlines.deadline
         remaining_s = 0.0 if deadline is None else deadline - time.monotonic()
         return max(remaining_s, self._deadlines.step_timeout_s)
@@ -111,6 +111,6 @@ class Lifeline(threading.Thread):
 def _end(reason: str, code: int) -> None:
     print(f"clusterenv worker ends: {reason}", file=sys.stderr, flush=True)
     if code == EXIT_HOST_GONE and leads_its_group():
-        # What an env started goes too; nobody is left to read an exit code.
+        # What an env started ends too; nobody is left to read an exit code.
         os.killpg(0, signal.SIGKILL)
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The worker's loop: hear, do, answer."""
+"""The worker's loop: receive, do, answer."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _LONGEST_WARNING = 10_000
 
 
 class _HandOut:
-    """Nobody asks for anything, and envs are under way: hand out those that are ready first."""
+    """Nothing was requested and envs are under way: hand out those that are ready first."""
 
 
 class WorkerLoop:
     """Runs the envs of its slots and answers its host, until told to close.
 
-    It knows much because it has a method for each thing that a host can ask for.
+    It knows much because it has a method for everything that a host can ask for.
     """
 
     def __init__(self, line: WorkerEnd, deadlines: Deadlines) -> None:
@@ -79,14 +79,14 @@ class WorkerLoop:
                     with self.turn:
                         self.deadlines.expect_progress()
                         self._handle(message)
-                    # Who waits for the answer hears all that was said before it.
+                    # The waiting host reads everything sent before the answer.
                     self._line.has_spoken = False
                     self.deadlines.deadline = None
         finally:
             self._tear_down()
 
     def _hear(self, spin: bool) -> Message | _HandOut | None:
-        """The next thing to do, if there is any before long."""
+        """The next thing to do, if one comes before long."""
         batches = self._batches
         wait_s = None if batches is None else batches.wait_s()
         if wait_s is None:
@@ -147,7 +147,7 @@ class WorkerLoop:
 
     @property
     def _batches(self) -> BatchStepper | None:
-        """What steps are sent to, if rows are handed out as they get ready."""
+        """Where steps are sent if rows are handed out as they become ready."""
         batches = None if self._envs is None else self._envs.batches
         return batches if batches is not None and batches.is_running else None
 
@@ -176,7 +176,7 @@ class WorkerLoop:
         try:
             self._desk = Desk(self._envs, message, self._line, self.deadlines)
             if "CLUSTERENV_WORKER" in os.environ:
-                # Read by policies: a thread of the head is no such process.
+                # For policies; not set where workers are threads of the head.
                 os.environ["CLUSTERENV_WORKER"] = str(message.worker)
         except (OSError, ValueError) as problem:
             error = str(problem)
@@ -185,10 +185,10 @@ class WorkerLoop:
     # Work.
 
     def _step_as_called(self) -> bool:
-        """Step slots again and again, while nothing else is to be heard or done.
+        """Step slots as called, until something else has to be handled.
 
         Returns:
-            Whether it has looked out for calls.
+            Whether it has spun while waiting for calls.
         """
         line, deadlines = self._line, self.deadlines
         if self._desk is None or self._batches or not isinstance(self.turn, nullcontext):
@@ -305,8 +305,8 @@ class WorkerLoop:
         acting = desk.acting
         actions, acted = acting.act(desk.newest.of(slots), slots)
         if self._envs.mode is AutoresetMode.NEXT_STEP:
-            # Where the episode has ended before, this step will only reset: what the policy made of
-            # the final observation must not reach the new episode.
+            # If the episode had ended before, this step only resets: the state that the policy
+            # made from the final observation must not reach the new episode.
             acting.forget(desk.newest.ended(slots))
         self._times.begin(ENV)
         outcome = self._stepper.step(slots, actions, desk.rows.landing(request, slots))
@@ -335,7 +335,7 @@ class WorkerLoop:
             desk.answers.give_error(message)
 
     def leave_on(self, *signals: signal.Signals) -> None:
-        """Tell the host when one of these arrives; it then replaces this worker."""
+        """Tell the host when one of these signals arrives; it then replaces this worker."""
 
         def leave(number: int, _: Any) -> None:
             name = signal.Signals(number).name
@@ -350,7 +350,7 @@ class WorkerLoop:
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **rest: Any) -> None:
             print_here(message, category, *where, **rest)
-            # The line belongs to the worker's own thread.
+            # Only the worker's own thread may use the line.
             if threading.current_thread() is threading.main_thread():
                 text = str(message)[:_LONGEST_WARNING]
                 self._line.offer(EnvWarned(category.__name__, text))

@@ -1,4 +1,4 @@
-"""The worker process: started by its host, with what both share as inherited descriptors."""
+"""The worker process, started by its host; what both share is inherited as descriptors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from clusterenv.worker.loop import WorkerLoop
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What a worker is told first, in one line on standard input."""
+    """What a worker is told first, as one line on standard input."""
 
     descriptors: Descriptors
     step_timeout_s: float
     startup_timeout_s: float
     slow_warning_s: float = 30.0
     heeds_signals: bool = True
-    """Whether it is to leave when it is told to by a signal; otherwise these are its host's."""
+    """Whether signals make it leave; otherwise they are for its host."""
 
     def to_bytes(self) -> bytes:
         """One line of text."""
@@ -49,11 +49,11 @@ def _work() -> None:
     os.environ["CLUSTERENV_WORKER"] = "0"
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(AttributeError, OSError):
-        # A worker that is woken must not push the head aside before it has woken the others.
+        # A worker that wakes up must not preempt the head before it has woken the others.
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     start = msgspec.json.decode(_read_line(0), type=Start)
     end_with_input()
-    # Standard input is the lifeline now; env code that asks for input gets end of file.
+    # Standard input is the lifeline now; env code that reads input gets end of file.
     sys.stdin = open(os.devnull)  # noqa: SIM115
     deadlines = Deadlines(start.step_timeout_s, start.startup_timeout_s)
     line = WorkerEnd(start.descriptors)
@@ -63,14 +63,14 @@ def _work() -> None:
         worker.leave_on(signal.SIGTERM, signal.SIGUSR1)
     else:
         for number in (signal.SIGTERM, signal.SIGUSR1):
-            # Not SIG_IGN, which would be passed on to what envs start.
+            # Not SIG_IGN, which processes started by envs would inherit.
             signal.signal(number, lambda *_: None)
     Lifeline(deadlines, line.mailbox, start.slow_warning_s).start()
     worker.run()
 
 
 def _read_line(fd: int) -> bytes:
-    # Unbuffered, so that nothing of what follows is swallowed.
+    # Unbuffered, so that nothing of what follows is consumed.
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(fd, 1)

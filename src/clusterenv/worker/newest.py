@@ -1,4 +1,4 @@
-"""Where the envs of a worker are, for a policy to go on from."""
+"""The newest observations of a worker's envs, for a policy to act on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clusterenv.memory.shared_rows import RowRange, SharedRows
 
 
 class NewestObservations:
-    """The newest observation of each slot, whenever it was reset or stepped.
+    """The newest observation of each slot, whether from a reset, a step or a fragment.
 
     Resets and steps leave it in the shared rows; a fragment leaves it in arrays of its own.
     """
@@ -21,31 +21,31 @@ class NewestObservations:
         self._rows = RowRange(shared, slots)
         self._collected: list[Array] = []
         self.ahead: set[int] = set()
-        """The slots whose newest observation is that of a fragment, and not in their rows."""
+        """The slots whose newest observation is from a fragment, and not in their rows."""
         self._unknown = set(slots)
 
     def note_reset(self, slots: Sequence[int]) -> None:
-        """These slots were reset, and their rows say so."""
+        """Note that these slots were reset, and that their rows are written."""
         self._unknown.difference_update(slots)
         self.note_rows(slots)
 
     def note_rows(self, slots: Sequence[int]) -> None:
-        """The rows of these slots were written: they are the newest."""
+        """Note that the rows of these slots were written and are the newest."""
         self.ahead.difference_update(slots)
         if not self.ahead:
             self._collected = []
 
     def lose_track(self) -> None:
-        """A fragment is begun: if it fails halfway, nobody knows where the envs are."""
+        """Forget the observations: if the fragment that begins now fails, they are unknown."""
         self._unknown.update(self._slots)
 
     def note_fragment(self, last: list[Array]) -> None:
-        """A fragment has ended with these observations, an array per leaf."""
+        """Note a fragment that has ended with these observations, one array per leaf."""
         self._unknown.clear()
         self._collected, self.ahead = last, set(self._slots)
 
     def of(self, slots: tuple[int, ...]) -> list[Array]:
-        """An array per leaf, with a row for each of these slots; not to be written to."""
+        """One array per leaf, with a row for each of these slots; not to be written to."""
         if self._unknown.intersection(slots):
             raise RuntimeError(
                 f"a policy can only act on envs that were reset: reset slots "
@@ -66,7 +66,7 @@ class NewestObservations:
         return picked
 
     def ended(self, slots: Sequence[int]) -> list[int]:
-        """Those of ``slots`` whose episode is over. None is after a fragment."""
+        """Those of ``slots`` whose episode is over; after a fragment there are none."""
         over = np.flatnonzero(np.logical_or(self._rows.terminated, self._rows.truncated))
         ended = [self._slots[column] for column in over.tolist()]
         return [slot for slot in ended if slot in slots and slot not in self.ahead]

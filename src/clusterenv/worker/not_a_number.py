@@ -1,8 +1,8 @@
-"""Policies that give NaN although their weights are finite are refused.
+"""Refuses policies that return NaN although their weights are finite.
 
-An env would take NaN as any action, and the likeliest of actions whose scores are NaN is action 0,
-of a log-probability of NaN: outputs of a fragment are looked at together, which costs next to
-nothing, and real actions in every step, before an env sees them.
+An env might accept NaN as an action, and if all scores are NaN, the likeliest action is 0, with a
+log-probability of NaN. The outputs of a fragment are checked together, which costs next to nothing,
+and real-valued actions in every step, before an env sees them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from clusterenv.policies.base import Acted
 from clusterenv.worker.stepper import UserCodeError
 
 LOOKED_AT = ("log_prob", "value")
-"""The outputs that every learner reads; a policy may have others, where NaN means something."""
+"""The outputs that every learner reads; in others of a policy, NaN may have a meaning."""
 
 
 def holds_nan(array: Array) -> bool:
-    """Whether any number is NaN: a fraction of what ``np.isnan(array).any()`` costs."""
+    """Whether any number is NaN, at a fraction of the cost of ``np.isnan(array).any()``."""
     array = np.asarray(array)
-    # argmax takes NaN for the largest number. Unlike a sum it warns of nothing.
+    # argmax treats NaN as the largest number and, unlike a sum, never warns.
     return array.dtype.kind == "f" and array.size > 0 and isnan(array.item(array.argmax()))
 
 
 def refuse_nan_actions(acted: Acted, real_leaves: Sequence[Leaf], slots: Sequence[int]) -> None:
-    """UserCodeError if an action, of which there is a row per slot, is NaN: before envs see it."""
+    """UserCodeError if an action (one row per slot) is NaN, before envs see it."""
     for leaf in real_leaves:
         action = leaf.of(acted.actions)
         if holds_nan(action):
@@ -38,7 +38,7 @@ def refuse_nan_actions(acted: Acted, real_leaves: Sequence[Leaf], slots: Sequenc
 
 
 def refuse_nan_outputs(name: str, array: Array, slots: Sequence[int]) -> None:
-    """UserCodeError if one of these outputs, of which there are rows by slot, is NaN."""
+    """UserCodeError if one of these outputs (rows by slot) is NaN."""
     if holds_nan(array):
         _blame(name, array, slots)
 

@@ -1,4 +1,4 @@
-"""Where the results of a request go: into the rows that host and worker share."""
+"""Puts the results of a request into the rows that host and worker share."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from clusterenv.plain.spaces import Leaf
 from clusterenv.plain.values import pack
 from clusterenv.protocol.replies import Stepped
 
-# Of all or some slots, always the same: more would come of single slots that are sent as they like.
+# Usually the same few ranges, of all or some slots; single slots sent in any order make more.
 _MOST_RANGES = 64
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What stepping or resetting some slots gave.
+    """The results of stepping or resetting some slots.
 
     ``observations`` has one observation per slot, or is a batched observation.
     ``infos`` may name a slot twice; the head adds them in this order. A VectorEnv's are arrays.
@@ -36,18 +36,18 @@ class Outcome:
     infos: list[tuple[int, dict[str, Any]]] | BatchedInfos = field(default_factory=list)
     batched: bool = False
     none_ended: bool = False
-    """Known already: not one of the flags is set."""
+    """Whether it is known that none of the flags is set."""
     landed: bool = False
-    """All columns are in the arrays that they were to go to."""
+    """Whether all columns are in the arrays where they belong."""
     finals: dict[int, Any] | None = None
-    """By slot, the last observations of the episodes that ended, where a VectorEnv was stepped."""
+    """By slot, the last observations of ended episodes, if a VectorEnv was stepped."""
     on_device: Any = None
-    """The observations as they are on the engine's device, where it has one."""
+    """The observations on the engine's device, if it has one."""
 
     def final_observations(self, row_of: Mapping[int, int]) -> Iterator[tuple[int, Any]]:
-        """Slot and last observation of each episode that ended; ``row_of`` has the rows of slots.
+        """Slot and last observation of each ended episode; ``row_of`` maps slots to rows.
 
-        What an env says under this name while its episode goes on is an info of its own.
+        An info of this name while the episode goes on is the env's own.
         """
         if self.finals is not None or isinstance(self.infos, BatchedInfos):
             yield from (self.finals or {}).items()
@@ -67,9 +67,9 @@ class Outcome:
 
 
 class Landing:
-    """Rows to which the results of single envs go one by one, each while it is in the cache.
+    """Rows into which the results of single envs go one by one, each while it is in the cache.
 
-    Kept until all envs have stepped, they would drive out of the cache what the next env needs.
+    Collected until all envs have stepped, they would evict what the next env needs.
     """
 
     def __init__(
@@ -85,30 +85,30 @@ class Landing:
 
     @cached_property
     def rows(self) -> list[Array]:
-        """A view of each row: to find one in the array each time costs as much as to fill it."""
+        """A view of each row: indexing the array each time costs as much as filling the row."""
         return list(self.observations)
 
     @staticmethod
     def is_possible(leaves: Sequence[Leaf]) -> bool:
-        """Whether an observation is a single array (single numbers are quicker stacked)."""
+        """Whether an observation is a single array (single numbers are stacked faster)."""
         if len(leaves) != 1 or leaves[0].path:
             return False
         return leaves[0].dtype is not None and leaves[0].shape != ()
 
     @staticmethod
     def of_size(count: int, leaf: Leaf) -> Landing:
-        """In arrays of its own."""
+        """A landing in arrays of its own."""
         terminated, truncated = np.empty((2, count), np.bool_)
         observations = np.empty((count, *leaf.shape), leaf.dtype)
         return Landing(observations, np.empty(count), terminated, truncated, leaf)
 
     def put(self, row: int, observation: Any) -> None:
-        """One that is not quite as it should be: copy it, or say why it does not fit."""
+        """Copy an observation that is not exactly as expected, or say why it does not fit."""
         fill(self.observations[row : row + 1], [observation], self.leaf)
 
 
 class RowWriter:
-    """Results go to their slots' rows of shared memory; the reply only says what is left."""
+    """Writes results to their slots' rows of shared memory; the reply holds only the rest."""
 
     def __init__(
         self, shared: SharedRows, worker: int, leaves: Sequence[Leaf], trusted: bool
@@ -122,14 +122,14 @@ class RowWriter:
         self._kept: RowRange | None = None
 
     def landing(self, request: int, slots: Sequence[int]) -> Landing | None:
-        """Where the results of a step may go one by one: in the rows themselves."""
+        """Where the results of a step may go one by one: the rows themselves, or None."""
         rows, landing = self._range_of(slots)
         if rows is not None and landing is not None:
             self._begin_to_write(rows, request)
         return landing
 
     def begin(self, request: int, slots: Sequence[int], dtype: str) -> tuple[Any, Landing | None]:
-        """The actions that lie in the rows of these slots; and as :meth:`landing`."""
+        """The actions in the rows of these slots, and what :meth:`landing` returns."""
         rows, landing = self._range_of(slots)
         if rows is None:
             return self._shared.copy_actions(dtype, slots), None
@@ -138,7 +138,7 @@ class RowWriter:
         return rows.copy_actions(dtype), landing
 
     def write(self, request: int, slots: Sequence[int], outcome: Outcome) -> None:
-        """Write the rows, unless they are there already."""
+        """Write the rows, unless they have landed already."""
         if outcome.landed:
             return
         rows, _ = self._range_of(slots)
@@ -160,7 +160,7 @@ class RowWriter:
         self._shared.note_write(self._worker, request)
 
     def keep(self) -> None:
-        """What was written last is answered: keep it already now, while nobody waits for it."""
+        """Back up what was just answered now, while nobody waits for it."""
         # From now on there is nothing to take back.
         self._shared.note_write(self._worker, 0)
         if self._written is not None:
@@ -168,11 +168,11 @@ class RowWriter:
             self._written, self._kept = None, self._written
 
     def are_not_all(self, outcome: Outcome) -> bool:
-        """Whether there is more to say than what the rows do."""
+        """Whether there is more to send than the rows."""
         return self._has_objects or bool(outcome.infos)
 
     def rest(self, request: int, outcome: Outcome) -> Stepped:
-        """What the rows do not say."""
+        """What the rows cannot hold."""
         return Stepped(request, *_pack_rest(self._leaves, outcome, self._trusted))
 
     def _range_of(self, slots: Sequence[int]) -> tuple[RowRange | None, Landing | None]:
@@ -204,7 +204,7 @@ class RowWriter:
 
 
 def _stack(leaves: Sequence[Leaf], outcome: Outcome, count: int) -> list[Array]:
-    """The observations, an array per leaf that can be one."""
+    """The observations, one array per leaf that can be one."""
     if outcome.landed:
         return [outcome.observations]
     arrays = []
@@ -229,7 +229,7 @@ def fill(out: Array, column: Any, leaf: Leaf) -> None:
     """Stack ``column`` into ``out``, with the casts that ``np.stack(…, out=…)`` would allow."""
     try:
         if out.ndim > 1 and not isinstance(column, np.ndarray):
-            # One flat concatenation costs a fraction of a stack, but looks at the sum only of the
+            # One flat concatenation costs a fraction of a stack, but checks only the sum of the
             # first lengths.
             if not all(map(out.shape[1].__eq__, map(len, column))):
                 raise ValueError("observations of other lengths")

@@ -1,4 +1,4 @@
-"""Policy × envs → fragment: the hot path of rollouts."""
+"""Lets a policy act in envs and makes fragments: the hot path of rollouts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from clusterenv.worker.translator import Translator
 
 
 def always() -> bool:
-    """Nobody gives up on what was asked."""
+    """Keep going: nobody gives up on the request."""
     return True
 
 
@@ -37,7 +37,7 @@ class _Final:
 
 
 class Sampler:
-    """Lets a policy act in the envs of a worker, and writes down what happens."""
+    """Lets a policy act in the envs of a worker, and records what happens."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class Sampler:
         self._returns, self._lengths = np.zeros(len(slots)), np.zeros(len(slots), np.int64)
 
     def start(self, slots: Sequence[int], seed: int) -> None:
-        """These slots were reset: new episodes, and random numbers from the beginning.
+        """Start new episodes in these slots, with random numbers from the beginning.
 
-        Where others go on, so do the random numbers, unless the seed is another.
+        If other slots go on, so do the random numbers, unless the seed is a new one.
         """
         columns = [self._column[slot] for slot in slots]
         self._returns[columns], self._lengths[columns] = 0.0, 0
@@ -81,12 +81,12 @@ class Sampler:
         return acted
 
     def forget(self, slots: Sequence[int]) -> None:
-        """The episodes of these slots have ended."""
+        """Forget the recurrent state of these slots, whose episodes have ended."""
         columns = [self._column[slot] for slot in slots]
         self._state = recurrent.forget_rows(self._state, columns)
 
     def forget_all(self) -> None:
-        """No state is known: another policy acts from now on."""
+        """Forget all recurrent state: another policy acts from now on."""
         self._state = None
 
     def collect(
@@ -97,10 +97,10 @@ class Sampler:
         record: InfoRecord | None = None,
         is_wanted: Callable[[], bool] = always,
     ) -> tuple[dict[str, Array] | None, list[Array]]:
-        """``num_steps`` steps from ``newest`` on: named arrays, and where the envs are then.
+        """Take ``num_steps`` steps from ``newest`` on: named arrays, and the last observations.
 
-        What the envs say goes to ``record``, if there is one. None, and where the envs are after
-        the last step, as soon as it is not wanted any more.
+        Infos go to ``record``, if there is one. As soon as the fragment is no longer wanted,
+        returns None, and the observations after the last step.
         """
         translator, count, times = self._translator, len(self._slots), self._times
         is_timed, lands = times.is_on, Landing.is_possible(translator.leaves)
@@ -117,7 +117,7 @@ class Sampler:
                 times.begin(INFERENCE)
             observed = device_rows
             if observed is None:
-                # Copies: a policy may write to what it is given, and the record must not change.
+                # Copies: a policy may write to its input, and the record must not change.
                 observed = translator.join([array[t].copy() for array in observations])
             acted = self._act(policy, observed)
             if is_timed:
@@ -171,7 +171,7 @@ class Sampler:
         return acted
 
     def _act_for_some(self, policy: Policy, observations: Any, slots: Sequence[int]) -> Acted:
-        """The other slots were lost, or start over while these step."""
+        """Act in some slots only: the others were lost, or start over while these step."""
         columns = [self._column[slot] for slot in slots]
         state = recurrent.rows_of(self._state, columns)
         rng = SlotRandom(self._rng.seed, slots)
@@ -217,7 +217,7 @@ class Sampler:
         return arrays | _stack_distributions([acted.distribution for acted in acts])
 
     def _table(self, finals: list[_Final], rewards: Array) -> dict[str, Array]:
-        """A row per episode that ended."""
+        """One row per ended episode."""
         returns, lengths = self._episodes(finals, rewards)
         columns = self._translator.stack([final.observation for final in finals])
         return {
@@ -229,7 +229,7 @@ class Sampler:
         }
 
     def _episodes(self, finals: list[_Final], rewards: Array) -> tuple[list[float], list[int]]:
-        """Return and length of each episode that ended; the rest is carried over."""
+        """Return and length of each ended episode; the rest is carried over."""
         returns, lengths = [], []
         begun = np.zeros(len(self._slots), np.int64)
         for final in finals:
@@ -245,7 +245,7 @@ class Sampler:
         return returns, lengths
 
     def _values(self, policy: Policy, last: Any, finals: list[_Final]) -> dict[str, Array]:
-        """The values of the last observations, for what the fragment cuts off."""
+        """The values of the last observations, where the fragment cuts episodes off."""
         values = policy.act(last, self._state, None).outputs["value"]
         refuse_nan_outputs("value", values, self._slots)
         if not finals:
@@ -267,5 +267,5 @@ def _stack_distributions(distributions: Sequence[Distribution | None]) -> dict[s
 
 
 def _stack(steps: Sequence[Array]) -> Array:
-    """One array [T, n, …]. As ``np.stack``, which costs several times as much for small arrays."""
+    """One array [T, n, …], like ``np.stack``, which costs several times as much for small ones."""
     return np.concatenate(steps).reshape(len(steps), *np.shape(steps[0]))

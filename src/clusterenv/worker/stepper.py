@@ -1,4 +1,4 @@
-"""Actions → envs: the hot path of a worker."""
+"""Steps envs with actions: the hot path of a worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ended = dict[int, tuple[Any, dict[str, Any]]]
 
 
 class UserCodeError(Exception):
-    """An env raised. The cause is the env's own exception."""
+    """User code raised; the cause is its own exception."""
 
     def __init__(self, slot: int | None, action: Any = None) -> None:
         super().__init__(slot)
@@ -41,7 +41,7 @@ class Stepper(Protocol):
     def step_for_rollout(
         self, slots: Sequence[int], actions: Sequence[Any], landing: Landing | None = None
     ) -> Outcome:
-        """Step these slots; whatever the autoreset mode, an episode's end resets at once."""
+        """Step these slots; in any autoreset mode, the end of an episode resets at once."""
 
     def call(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """Call a method, or read an attribute, of every env."""
@@ -56,8 +56,8 @@ class Stepper(Protocol):
 class EnvStepper:
     """Steps single envs one after the other.
 
-    ``notes[0]`` always says (as slot + 1) whose env is running, so that the head can name the
-    slot that killed a worker.
+    ``notes[0]`` always holds (as slot + 1) the slot whose env is running, so that the head can
+    name the slot that killed a worker.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class EnvStepper:
         self._envs = dict(zip(slots, envs, strict=True))
         self._mode = autoreset_mode
         self._notes = notes
-        # What each slot does with its next action: step, or reset where an episode is over.
+        # What each slot does with its next action: step, or reset if its episode is over.
         self._next: dict[int, Callable[[Any], Any]] = {
             slot: env.step for slot, env in self._envs.items()
         }
@@ -102,7 +102,7 @@ class EnvStepper:
     def step_for_rollout(
         self, slots: Sequence[int], actions: Sequence[Any], landing: Landing | None = None
     ) -> Outcome:
-        """Step these slots; whatever the autoreset mode, an episode's end resets at once."""
+        """Step these slots; in any autoreset mode, the end of an episode resets at once."""
         return self._step(slots, actions, AutoresetMode.SAME_STEP, landing)
 
     def _step(
@@ -127,7 +127,7 @@ class EnvStepper:
         return outcome
 
     def _run(self, slots: Sequence[int], actions: Sequence[Any]) -> tuple[Outcome, Ended]:
-        """Step the envs; which episodes have ended."""
+        """Step the envs; returns also which episodes have ended."""
         notes, what_next, action, results = self._notes, self._next, None, []
         try:
             for slot, action in zip(slots, list(actions), strict=True):
@@ -149,7 +149,7 @@ class EnvStepper:
     def _run_and_land(
         self, slots: Sequence[int], actions: Sequence[Any], landing: Landing
     ) -> tuple[Outcome, Ended]:
-        """The same, but all that an env returns goes at once to where it belongs."""
+        """Like :meth:`_run`, but everything an env returns goes at once to where it belongs."""
         notes, what_next, action, row = self._notes, self._next, None, 0
         rewards, dtype, shape = landing.rewards, landing.dtype, landing.shape
         infos: list[tuple[int, dict[str, Any]]] = []
@@ -157,9 +157,9 @@ class EnvStepper:
         landing.terminated.fill(False)
         landing.truncated.fill(False)
         try:
-            # Every step of every env goes through these lines: what can be done for all before or
-            # after is done there. (Between two envs, the code that takes a row out of an array has
-            # left the caches each time.)
+            # Every step of every env goes through these lines: whatever can be done for all of them
+            # before or after is done there. (While an env runs, the code that indexes an array
+            # leaves the caches.)
             for slot, action, target in zip(slots, list(actions), landing.rows, strict=True):
                 notes[0] = slot + 1
                 observation, reward, terminated, truncated, info = what_next[slot](action)
@@ -184,7 +184,7 @@ class EnvStepper:
         return landing.outcome, ended
 
     def _after_the_end(self, slot: int) -> Callable[[Any], tuple[Any, float, bool, bool, Any]]:
-        """What stands in for ``step`` once an episode is over."""
+        """What replaces ``step`` once an episode is over."""
 
         def reset(_action: Any) -> tuple[Any, float, bool, bool, Any]:
             if self._mode is AutoresetMode.DISABLED:
@@ -204,13 +204,13 @@ class EnvStepper:
         if landing is None:
             outcome.observations = list(outcome.observations)
         put = outcome.observations.__setitem__ if landing is None else landing.put
-        # The head adds a slot's infos in this order: the final ones, then those of the reset.
+        # The head adds a slot's infos in this order: the final ones, then the reset's.
         assert isinstance(outcome.infos, list)
         all_infos, by_slot = [], dict(outcome.infos)
         for row, (observation, info) in ended.items():
             slot = slots[row]
             self._notes[0] = slot + 1
-            # Copied: some envs hand out the same buffer again at reset.
+            # Copied: some envs return the same buffer again at reset.
             final = {"final_obs": deepcopy(observation), "final_info": deepcopy(info)}
             all_infos.append((slot, final))
             try:
@@ -255,7 +255,7 @@ def _ended(terminated: Sequence[Any], truncated: Sequence[Any]) -> list[int]:
 
 
 def _blame(slots: Sequence[int], actions: Sequence[Any], results: Sequence[Any]) -> None:
-    """Find the env whose result is no step's, and raise what Python says of it."""
+    """Find the env whose result is not a step's, and raise Python's own error for it."""
     for slot, action, result in zip(slots, actions, results, strict=True):
         try:
             _, _, terminated, truncated, _ = result

@@ -1,4 +1,4 @@
-"""Between envs, with a value per slot, and policies, with arrays that have a row per slot."""
+"""Translates between envs, with one value per slot, and policies, with one row per slot."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from clusterenv.worker.rows import Outcome, fill
 
 
 class Translator:
-    """Knows the spaces; holds no state."""
+    """Knows the spaces, and holds no state."""
 
     def __init__(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         self._observation_space, self._action_space = observation_space, action_space
         self.leaves, self.action_leaves = leaves_of(observation_space), leaves_of(action_space)
         self.real_actions = [leaf for leaf in self.action_leaves if _is_real(leaf.dtype)]
-        """The parts of an action that are no whole numbers."""
+        """The parts of an action that are real numbers."""
         self._is_plain = [leaf.path for leaf in self.leaves] == [()]
         for space, leaves in (
             (observation_space, self.leaves),
@@ -43,7 +43,7 @@ class Translator:
         return leaves[0] if self._is_plain else join_leaves(self._observation_space, leaves)
 
     def observe(self, outcome: Outcome, count: int, on_device: bool) -> Any:
-        """The observations of an outcome, as a policy gets them, which may act on a device."""
+        """The observations of an outcome, as a policy gets them; it may act on a device."""
         if on_device and outcome.on_device is not None:
             return outcome.on_device
         leaves = self.empty(count)
@@ -83,7 +83,7 @@ class Translator:
                 )
 
     def check_range(self, columns: list[Array]) -> None:
-        """ValueError if there are no such actions; ``columns`` has [T, n, …] of each leaf."""
+        """ValueError if actions are out of range; ``columns`` has [T, n, …] of each leaf."""
         for leaf, array in zip(self.action_leaves, columns, strict=True):
             match leaf.of(self._action_space):
                 case Discrete(start=low, n=n):

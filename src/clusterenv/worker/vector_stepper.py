@@ -1,6 +1,6 @@
-"""Drives a ready VectorEnv, which always steps all of a worker's slots together.
+"""Drives a ready-made VectorEnv, which always steps all of a worker's slots together.
 
-What it returns as arrays stays arrays: no Python object is made per env, unless its episode ended.
+Its arrays stay arrays: no Python object is made per env, unless its episode ended.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class VectorStepper:
     Args:
         env: The VectorEnv.
         slots: The worker's slots.
-        make_two: Makes another one, of two envs at most, to try things with.
+        make_two: Makes another VectorEnv, of two envs at most, to try things with.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class VectorStepper:
         self._leaves = leaves_of(env.single_observation_space)
         mode = env.metadata.get("autoreset_mode")
         self._device = device_engine(env)
-        # What it does in rollouts, whatever `step` does.
+        # What `step` does in rollouts, in any autoreset mode.
         self._step_at_once = env.step if self._device is None else self._device.step_and_reset
         is_same_step = mode is not None and AutoresetMode(mode) is AutoresetMode.SAME_STEP
         is_next_step = mode is not None and AutoresetMode(mode) is AutoresetMode.NEXT_STEP
@@ -77,7 +77,7 @@ class VectorStepper:
     def reset(
         self, slots: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None
     ) -> Outcome:
-        """Reset these slots; some of them only by Gymnasium's own ``reset_mask``."""
+        """Reset these slots; if not all, by Gymnasium's own ``reset_mask``."""
         try:
             if tuple(slots) == self._slots:
                 observations, infos = self._env.reset(seed=_seed_argument(seeds), options=options)
@@ -100,14 +100,14 @@ class VectorStepper:
     def _reset_some(
         self, rows: Array, seeds: Sequence[int | None], options: dict[str, Any] | None
     ) -> tuple[Any, dict[str, Any]]:
-        """Observations and infos of these rows alone."""
+        """Observations and infos of these rows only."""
         mask = np.zeros(len(self._slots), np.bool_)
         mask[rows] = True
         by_row: list[int | None] = [None] * len(self._slots)
         for row, seed in zip(rows.tolist(), seeds, strict=True):
             by_row[row] = seed
         if not self._is_reset:
-            # It replaces one that was lost: most engines cannot begin with some of their envs.
+            # It replaces a lost one: most engines cannot begin with some of their envs.
             observations, infos = self._env.reset(seed=_seed_argument(by_row), options=options)
         else:
             self._assert_resets_by_mask()
@@ -126,7 +126,7 @@ class VectorStepper:
             )
 
     def _rows_of_observations(self, observations: Any, rows: Array) -> Any:
-        """Some VectorEnvs return the rows that were reset, others all."""
+        """The rows that were reset, whether the VectorEnv returns only these or all."""
         taken = []
         for leaf in self._leaves:
             column = leaf.of(observations)
@@ -136,7 +136,7 @@ class VectorStepper:
         return join_leaves(self._env.single_observation_space, taken)
 
     def _tree_of(self, infos: dict[str, Any], rows: Array) -> Tree:
-        """The same of infos."""
+        """Likewise for infos."""
         if not infos:
             return {}
         count = len(self._slots)
@@ -206,7 +206,7 @@ class VectorStepper:
     def step_for_rollout(
         self, slots: Sequence[int], actions: Sequence[Any], landing: Landing | None = None
     ) -> Outcome:
-        """Step all slots; whatever the autoreset mode, an episode's end resets at once."""
+        """Step all slots; in any autoreset mode, the end of an episode resets at once."""
         outcome, infos = self._step(slots, actions, landing, self._step_at_once)
         outcome.finals = {}
         if infos:
@@ -223,7 +223,7 @@ class VectorStepper:
     def _infos_of_rollout(
         self, infos: dict[str, Any], outcome: Outcome, actions: Sequence[Any]
     ) -> BatchedInfos:
-        # Finals are looked for elsewhere, and may be in any structure.
+        # Finals are read elsewhere, and may have any structure.
         said = {name: value for name, value in infos.items() if name not in _FINALS}
         try:
             tree = with_slots(as_tree(said, len(self._slots)), self._numbers)
@@ -246,7 +246,7 @@ class VectorStepper:
             outcome.finals[self._slots[row]] = _observation_of(finals, row)
 
     def _reset_at_once(self, ended: Array, outcome: Outcome) -> None:
-        """It would reset with the next step, whose row would be no transition."""
+        """Reset now: the VectorEnv would do so in the next step, whose row is not a transition."""
         columns = [leaf.of(outcome.observations) for leaf in self._leaves]
         space = self._env.single_observation_space
         assert outcome.finals is not None
@@ -284,7 +284,7 @@ class VectorStepper:
 
 
 def with_slots(tree: Tree, numbers: Array) -> Tree:
-    """A VectorEnv that says which env a row is of counts its own envs; here they are slots."""
+    """Replace a VectorEnv's ``env_id``, which counts its own envs, by slots."""
     for name, value in tree.items():
         if isinstance(value, dict):
             with_slots(value, numbers)
@@ -294,14 +294,14 @@ def with_slots(tree: Tree, numbers: Array) -> Tree:
 
 
 def _are_rows(numbers: Array, count: int) -> bool:
-    """Whether these can count envs. Others mean something else, and stay as they are."""
+    """Whether these can be numbers of envs; others mean something else, and stay as they are."""
     if not numbers.size:
         return False
     return bool(numbers.min() >= 0) and bool(numbers.max() < count)
 
 
 def _land(outcome: Outcome, landing: Landing) -> Outcome:
-    """To where it belongs; the outcome that says so, with the rewards as they came."""
+    """Copy an outcome to where it belongs; its rewards stay as they came."""
     fill(landing.observations, outcome.observations, landing.leaf)
     fill_flags(landing.rewards, landing.terminated, landing.truncated, outcome)
     outcome.observations, outcome.landed = landing.observations, True
@@ -309,7 +309,7 @@ def _land(outcome: Outcome, landing: Landing) -> Outcome:
 
 
 def _finals_by_row(infos: dict[str, Any]) -> dict[str, Any]:
-    """Final observations of a Tuple space, one per env as Gymnasium's own VectorEnvs have them."""
+    """Final observations of a Tuple space, one per env, as Gymnasium's own VectorEnvs have them."""
     finals, mask = infos.get("final_obs"), infos.get("_final_obs")
     if not isinstance(finals, tuple) or mask is None:
         return infos
@@ -320,7 +320,7 @@ def _finals_by_row(infos: dict[str, Any]) -> dict[str, Any]:
 
 
 def _observation_of(batch: Any, row: int) -> Any:
-    """One env's part of a batch of observations, which may be arrays in dicts and tuples."""
+    """One env's part of a batch of observations, which may be nested in dicts and tuples."""
     if isinstance(batch, dict):
         return {key: _observation_of(value, row) for key, value in batch.items()}
     if isinstance(batch, tuple):
@@ -330,7 +330,7 @@ def _observation_of(batch: Any, row: int) -> Any:
 
 
 def _seed_argument(seeds: Sequence[int | None]) -> Any:
-    """One int where that means the same: VectorEnvs need not understand lists."""
+    """One int if that means the same, since VectorEnvs need not understand lists."""
     if all(seed is None for seed in seeds):
         return None
     first = seeds[0]

@@ -1,4 +1,4 @@
-"""The few things that are asked of an API server. The only file that imports kubernetes."""
+"""The few requests to an API server. The only file that imports kubernetes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _NOT_FOUND = 404
 
 
 class KubernetesError(Exception):
-    """The API server refused something, or does not answer; the message has its own words."""
+    """The API server refused something or does not answer; the message has its own words."""
 
 
 class KubernetesApi:
     """One namespace, as the head's account sees it.
 
-    Raw JSON instead of the client's models: these refuse what servers of other versions say.
+    It uses raw JSON and not the client's models, which reject answers of other server versions.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class KubernetesApi:
         self._core, self._batch = client.CoreV1Api(api), client.BatchV1Api(api)
 
     def head_pod(self) -> Manifest | None:
-        """An owner reference to the pod that this process runs in, where it does."""
+        """An owner reference to the pod that this process runs in, if it runs in one."""
         if not self.is_inside:
             return None
         name = os.environ.get("POD_NAME") or os.environ.get("HOSTNAME", "")
@@ -70,12 +70,12 @@ class KubernetesApi:
         self._ask(self._core.create_namespaced_secret, body=manifest)
 
     def own_secret(self, name: str, owners: list[Manifest]) -> None:
-        """Let the Secret go when all these owners are gone."""
+        """Let the Secret be deleted when all these owners are gone."""
         change = {"metadata": {"ownerReferences": owners}}
         self._ask(self._core.patch_namespaced_secret, name, body=change)
 
     def create_job(self, manifest: Manifest) -> Manifest:
-        """Create it; what has become of it."""
+        """Create it; returns it as created."""
         return self._ask(self._batch.create_namespaced_job, body=manifest)
 
     def jobs(self, selector: str) -> list[Manifest]:

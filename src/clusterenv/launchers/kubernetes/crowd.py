@@ -1,4 +1,4 @@
-"""Which host is in which pod. Pods are all alike: hosts say where they are when they enrol."""
+"""Which host is in which pod. All pods are alike: hosts say where they are when they enrol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clusterenv.launchers.kubernetes.pods import Pod
 
 
 class Crowd:
-    """The hosts that were asked for, and the pods that are known to be theirs. Opens nothing."""
+    """The hosts that were asked for, and the pods known to be theirs. Pure."""
 
     def __init__(self) -> None:
         self._pod_by_host: dict[str, str | None] = {}
@@ -17,26 +17,26 @@ class Crowd:
 
     @property
     def hosts(self) -> list[str]:
-        """Those that were asked for and not yet forgotten."""
+        """The hosts that were asked for and not yet forgotten."""
         return list(self._pod_by_host)
 
     def expect(self, hosts: Iterable[str]) -> None:
-        """These are to come, in pods of which nobody knows yet."""
+        """Expect these hosts, in pods that are not known yet."""
         self._pod_by_host.update(dict.fromkeys(hosts))
 
     def forget(self, hosts: Iterable[str]) -> list[str]:
-        """These are not wanted any more; the pods that they were in."""
+        """Forget these hosts; returns the pods that they were in."""
         pods = [self._pod_by_host.pop(host, None) for host in hosts]
         return [pod for pod in pods if pod is not None]
 
     def pod_of(self, host: str) -> str | None:
-        """The pod that the host is in, if that is known."""
+        """The pod that the host is in, if known."""
         return self._pod_by_host.get(host)
 
     def enrolled(self, host: str, pod: str) -> None:
-        """The host itself says that it is in this pod."""
+        """Note the host's own word that it is in this pod."""
         for other, theirs in self._pod_by_host.items():
-            # Its end was seen before its name was known, and somebody else was held to be in it.
+            # The pod's end was seen before its host was known, and another host was taken for it.
             if theirs == pod and other != host:
                 self._pod_by_host[other] = None
         self._known.add(pod)
@@ -46,8 +46,8 @@ class Crowd:
     def blame(self, pods: Iterable[Pod]) -> None:
         """Find a host for each pod that ended before it was enrolled.
 
-        It would have become one of those that are missing; the last of them, since places are
-        given in order. Then that one has ended.
+        It would have become one of the missing hosts: the last of them, since places are given in
+        order. That host has then ended.
         """
         for pod in self.strangers(pods):
             if pod.ended:
@@ -56,13 +56,13 @@ class Crowd:
                     self._pod_by_host[missing[-1]] = pod.name
 
     def strangers(self, pods: Iterable[Pod]) -> list[Pod]:
-        """The pods of which nobody knows who is in them."""
+        """The pods whose hosts are not known."""
         return [pod for pod in pods if pod.name not in self._known]
 
     def statuses(self, pods: Sequence[Pod], warnings: Mapping[str, str]) -> dict[str, Status]:
-        """Each host's: its pod's, or that of a pod which may become its own."""
+        """The status of each host: its pod's, or that of a pod which may become its own."""
         by_name = {pod.name: pod for pod in pods}
-        # Those that are stuck first: they are the reason why somebody is missing.
+        # Stuck ones first: they are the reason why a host is missing.
         strangers = sorted(self.strangers(pods), key=lambda pod: (pod.ended, not pod.trouble))
         hopes = [_hope(pod, warnings) for pod in strangers] or [_no_pod(warnings)]
         statuses = {}
@@ -78,7 +78,7 @@ class Crowd:
 
 
 def _hope(pod: Pod, warnings: Mapping[str, str]) -> Status:
-    """Of a pod without a known host. Nobody has ended with it."""
+    """The status for a pod without a known host; no host has ended with it."""
     warning = "" if pod.trouble or pod.ended else warnings.get(pod.name, "")
     return Status(False, f"{pod.reason} ({warning})" if warning else pod.reason)
 

@@ -27,36 +27,36 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 
 
 class KubernetesLauncher:
-    """Runs each host in a pod; one Job keeps as many pods there as the run has hosts.
+    """Runs each host in a pod; one Job keeps as many pods as the run has hosts.
 
     The head may be in the cluster, in a pod whose service account may create Jobs and Secrets, or
-    outside, on a machine that pods can connect to: ``docs/kubernetes.md`` has both. Where the head
-    is a pod, everything is removed with it. Otherwise :meth:`stop` does that; hosts of a head
-    that was killed end after ``lease_s``, and the cluster removes their Job a minute later.
+    outside, on a machine that pods can connect to: ``docs/kubernetes.md`` has both. If the head is
+    a pod, everything is removed with it. Otherwise :meth:`stop` does that; the hosts of a head that
+    was killed end after ``lease_s``, and the cluster removes their Job a minute later.
 
     Args:
         image: The container image, with clusterenv and what the envs need.
         hosts: How many hosts, each in a pod of its own.
-        cpus_per_host: Cores that each asks for, and as many workers, such as 16, 0.5 or ``"500m"``;
-            None: it asks for none, and has a worker per core of its node.
-        memory_per_host: Memory that each asks for and may not exceed, such as ``"32Gi"``.
+        cpus_per_host: Cores that each requests, and as many workers, such as 16, 0.5 or ``"500m"``;
+            None requests none, and runs a worker per core of the node.
+        memory_per_host: Memory that each requests and may not exceed, such as ``"32Gi"``.
         gpus_per_host: GPUs that each gets.
-        namespace: Where the pods are to run; by default the head's own, or the context's.
+        namespace: Where the pods run; by default the head's own, or the context's.
         gpu_resource: What the cluster calls a GPU.
         node_selector: Labels that the nodes must have.
-        tolerations: Taints that do not matter. This and the next two in Kubernetes' own words.
+        tolerations: Taints to tolerate. This and the next two are in Kubernetes' own words.
         volumes: Volumes of the pod.
         volume_mounts: Where the container sees them.
         service_account: The account that pods run under.
         priority_class: The priority class of the pods.
-        image_pull_secrets: Names of Secrets that open the image's registry.
+        image_pull_secrets: Names of Secrets that give access to the image's registry.
         image_pull_policy: ``"Always"``, ``"IfNotPresent"`` or ``"Never"``.
         environment: More environment variables for the workers.
         python: The interpreter in the image.
         labels: More labels on everything.
         annotations: Annotations on the pods.
-        run_as_user: The user id that hosts run under; by default that of the image, which must
-            then be root's.
+        run_as_user: The user id that hosts run under; by default the image's, which must then be
+            root.
         pod_spec: Anything else of a pod's specification, such as ``{"affinity": {…}}``.
         name: What the names of a run's Job, pods and Secret begin with.
         context: The context of the kubeconfig file; by default the current one.
@@ -139,11 +139,11 @@ class KubernetesLauncher:
 
     @property
     def towards(self) -> str:
-        """The API server: the way there leads to the pods, too."""
+        """The API server: the route there also leads to the pods."""
         return self._api.host
 
     def manifests(self) -> str:
-        """What a run creates, as YAML for ``kubectl apply``, but for its ticket and its names.
+        """What a run creates, as YAML for ``kubectl apply``, except for its ticket and its names.
 
         To start hosts with it yourself, use :class:`clusterenv.AttachLauncher`, and put its key
         file into the Secret.
@@ -153,13 +153,13 @@ class KubernetesLauncher:
         return written.to_yaml(secret, job)
 
     def start(self, orders: Sequence[Order]) -> None:
-        """Have a pod for each of these hosts; do not wait for them."""
+        """Request a pod for each of these hosts; do not wait for them."""
         hosts = [order.host for order in orders]
         if self._run is not None:
             try:
                 self._run.ask_for(hosts)
             except KubernetesError as error:
-                # The watch tries again.
+                # The watcher tries again.
                 _log.warning("cannot ask for %s: %s", ", ".join(hosts), error)
             return
         run = KubernetesRun(self._api, self.request, f"{self.name}-{secrets.token_hex(4)}")
@@ -173,7 +173,7 @@ class KubernetesLauncher:
         self._run = run
 
     def status(self) -> dict[str, Status]:
-        """Each host that was started and not yet stopped."""
+        """The status of each host that was started and not yet stopped."""
         run = self._run
         return run.status() if run is not None else {}
 
@@ -182,7 +182,7 @@ class KubernetesLauncher:
         return self._run.log(host) if self._run is not None else ""
 
     def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
-        """End these hosts, forget them; let them end by themselves for ``grace_s`` first.
+        """End these hosts and forget them; first give them ``grace_s`` to end by themselves.
 
         When none is left, the Job and the Secret are deleted.
         """

@@ -1,4 +1,4 @@
-"""What is asked of Kubernetes, as plain dictionaries and as YAML: opens nothing."""
+"""What Kubernetes is asked for, as plain dictionaries and as YAML. Pure."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from clusterenv.launchers.base import PLACE_VARIABLE
 Manifest = dict[str, Any]
 
 RUN_LABEL = "clusterenv/run"
-"""On everything that belongs to a run; the value is the run's name."""
+"""The label on everything that belongs to a run; its value is the run's name."""
 CONTAINER = "host"
 KEY_FOLDER = "/var/run/secrets/clusterenv"
 KEY = "key"
 NO_KEY = "<the ticket of the run>"
-# More failures than this end the Job with all its pods, and it is the head's budget that rules.
+# More failures than this end the Job with all its pods, but the head's own budget should decide.
 BACKOFF_LIMIT = 1_000_000
-# Hosts end by themselves when the head is gone; then nobody else removes the Job.
+# Hosts end by themselves when the head is gone, and then nobody else removes the Job.
 KEEP_FINISHED_S = 60
 _CORES = re.compile(r"(\d+\.?\d*)(m?)")
 _NOT_TEXT = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
-"""Words that YAML takes for something else."""
+"""Words that YAML takes for something other than text."""
 
 
 @dataclass(frozen=True)
 class PodRequest:
-    """What a host's pod is to be like; the words are those of ``KubernetesLauncher``."""
+    """What a host's pod is like, in the words of ``KubernetesLauncher``."""
 
     image: str
     cpus_per_host: float | str | None = 1
@@ -58,7 +58,7 @@ class PodRequest:
 
     @property
     def workers(self) -> int | None:
-        """How many workers fit: one per core that the pod asks for; None if it asks for none."""
+        """How many workers fit: one per core that the pod requests; None if it requests none."""
         if self.cpus_per_host is None:
             return None
         match = _CORES.fullmatch(str(self.cpus_per_host))
@@ -71,8 +71,8 @@ class PodRequest:
         return max(1, int(cores))
 
     def spec(self, secret: str) -> Manifest:
-        """The pod's specification, with the run's ticket from that Secret."""
-        # Mode 0400: the host refuses a ticket that others can read.
+        """The pod's specification, with the run's ticket from this Secret."""
+        # Mode 0400, because the host refuses a ticket that others can read.
         key = {"name": "clusterenv-key", "secret": {"secretName": secret, "defaultMode": 0o400}}
         spec = {
             "restartPolicy": "Never",
@@ -85,13 +85,13 @@ class PodRequest:
             "priorityClassName": self.priority_class,
             "securityContext": self._security_context(),
             "enableServiceLinks": False,
-            # Env code gets no way to the API server unless it was given an account for that.
+            # Env code gets no access to the API server unless an account was given for it.
             "automountServiceAccountToken": None if self.service_account else False,
         }
         return _merged(_without_blanks(spec), self.pod_spec)
 
     def _container(self) -> Manifest:
-        # Hosts tell the head which pod they are in, and the launcher learns it from there.
+        # Hosts tell the head which pod they are in, and the launcher learns it from the head.
         place = {"name": PLACE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
         variables = {"PYTHONUNBUFFERED": "1", **self.environment}
         key_mount = {"name": "clusterenv-key", "mountPath": KEY_FOLDER, "readOnly": True}
@@ -103,18 +103,18 @@ class PodRequest:
             "env": [place, *({"name": name, "value": text} for name, text in variables.items())],
             "resources": self._resources(),
             "volumeMounts": [key_mount, *map(dict, self.volume_mounts)],
-            # So that the end of the log of a failed host is in its pod's status.
+            # Puts the end of a failed host's log into its pod's status.
             "terminationMessagePolicy": "FallbackToLogsOnError",
         }
         return _without_blanks(container)
 
     def command(self) -> list[str]:
-        """What a pod runs."""
+        """The command of a pod."""
         key_file = f"{KEY_FOLDER}/{KEY}"
         return [self.python, "-m", "clusterenv", "host", "--key-file", key_file, "--once"]
 
     def _resources(self) -> Manifest:
-        # No limit on cores: one that is idle may be used, and throttling makes stragglers.
+        # No limit on cores: idle ones may be used, and throttling makes stragglers.
         given = {
             "cpu": self.cpus_per_host,
             "memory": self.memory_per_host,
@@ -128,14 +128,14 @@ class PodRequest:
         user = self.run_as_user
         if user is None:
             return {}
-        # The group is what lets a user other than root read the mounted Secret.
+        # The group lets a user other than root read the mounted Secret.
         return {"runAsUser": user, "runAsGroup": user, "fsGroup": user, "runAsNonRoot": user != 0}
 
 
 def job(
     request: PodRequest, name: str, run: str, num_hosts: int, owners: Sequence[Manifest] = ()
 ) -> Manifest:
-    """The Job that keeps ``num_hosts`` pods of the run there."""
+    """The Job that keeps ``num_hosts`` pods of the run."""
     labels = {**request.labels, **run_labels(run)}
     template = {
         "metadata": _without_blanks({"labels": labels, "annotations": dict(request.annotations)}),
@@ -167,12 +167,12 @@ def secret(request: PodRequest, run: str, ticket: str, owners: Sequence[Manifest
 
 
 def run_labels(run: str) -> dict[str, str]:
-    """The labels by which everything of a run is found."""
+    """The labels that identify everything of a run."""
     return {"app.kubernetes.io/name": "clusterenv", RUN_LABEL: run}
 
 
 def owner(kind: str, version: str, name: str, uid: str) -> Manifest:
-    """An owner reference: what has it goes when all its owners are gone."""
+    """An owner reference: an object is deleted when all its owners are gone."""
     return {"apiVersion": version, "kind": kind, "name": name, "uid": uid}
 
 
@@ -199,12 +199,12 @@ def _merged(base: Any, more: Mapping[str, Any]) -> Manifest:
 
 
 def to_yaml(*manifests: Manifest) -> str:
-    """Documents that ``kubectl apply --filename -`` takes."""
+    """Documents for ``kubectl apply --filename -``."""
     return "---\n".join("\n".join(_lines(one)) + "\n" for one in manifests)
 
 
 def _lines(value: Any) -> Iterator[str]:
-    """Block style; JSON, which is YAML too, for everything that has no parts."""
+    """Block style; and JSON, which is YAML too, for values without parts."""
     if isinstance(value, Mapping) and value:
         for name, part in value.items():
             first, *rest = _lines(part)

@@ -1,4 +1,4 @@
-"""What Kubernetes says about pods, in a sentence: opens nothing."""
+"""Sums up what Kubernetes says about pods in a sentence. Pure."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Pod:
     reason: str
     """How it is, why it waits or how it ended."""
     trouble: str = ""
-    """What it waits for, if that may never come, without the pod's name."""
+    """What it waits for, if that may never come; without the pod's name."""
     message: str = ""
     """The end of the log of a container that failed."""
 
     @property
     def status(self) -> Status:
-        """For the host in this pod."""
+        """The status for the host in this pod."""
         return Status(self.ended, self.reason)
 
 
 def read_pod(pod: Mapping[str, Any]) -> Pod:
-    """Read one item of a list of pods, as the API server gives it."""
+    """Read one item of the API server's list of pods."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     where = f"pod {name}"
     if node := pod.get("spec", {}).get("nodeName"):
@@ -47,7 +47,7 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
         how, message = end
         return Pod(name, True, f"{where} ended: {how}", message=message)
     if pod["metadata"].get("deletionTimestamp"):
-        # Not ended: the host may be handing its slots back.
+        # Not ended yet: the host may be handing its slots back.
         return Pod(name, False, f"{where} is being deleted{_disruption(status)}")
     if trouble := _trouble(status, states):
         return Pod(name, False, f"{where} {trouble}", trouble)
@@ -57,11 +57,11 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
 
 
 def _end(status: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> tuple[str, str] | None:
-    """How it ended, and the end of the log; None while it runs."""
+    """How it ended, and the end of its log; None while it runs."""
     ends = [state["terminated"] for state in states if "terminated" in state]
     failures = [end for end in ends if end.get("exitCode")]
     phase = status.get("phase", "")
-    # Restarts are off, so that a container that failed has ended the pod, which may not know yet.
+    # Restarts are off, so a failed container has ended the pod, even if that is not known yet.
     if phase not in _ENDED and not failures:
         return None
     if why := status.get("reason"):
@@ -93,7 +93,7 @@ def _trouble(status: Mapping[str, Any], states: Sequence[Mapping[str, Any]]) -> 
 
 
 def _disruption(status: Mapping[str, Any]) -> str:
-    """Why the cluster took the pod away, where it says so."""
+    """Why the cluster took the pod away, if it says so."""
     for condition in status.get("conditions") or ():
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
             return f" ({_sentence(condition.get('reason'), condition.get('message'))})"
@@ -105,7 +105,7 @@ def _sentence(reason: str | None, message: str | None) -> str:
 
 
 def places_left(job: Mapping[str, Any]) -> int:
-    """How many pods a Job will keep there, or start, if nothing else succeeds."""
+    """How many pods a Job will keep or still start."""
     status = job.get("status") or {}
     for condition in status.get("conditions") or ():
         if condition.get("type") in {"Failed", "Complete"} and condition.get("status") == "True":
@@ -114,7 +114,7 @@ def places_left(job: Mapping[str, Any]) -> int:
 
 
 def latest_warnings(events: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The newest warning about each object, by name: those that come last in the list count."""
+    """The newest warning about each object, by name."""
     return {
         event["involvedObject"]["name"]: _sentence(event.get("reason"), event.get("message"))
         for event in sorted(events, key=lambda event: str(event.get("lastTimestamp") or ""))

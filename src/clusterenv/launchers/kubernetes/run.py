@@ -1,4 +1,4 @@
-"""What one run has in a Kubernetes cluster: a Secret, a Job or a few, and their pods."""
+"""What one run has in a Kubernetes cluster: a Secret, one or more Jobs, and their pods."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PATIENCE_S = 10.0
 
 
 class KubernetesRun:
-    """Asked by the user's thread and by the one that watches."""
+    """Used by the user's thread and by the watcher's."""
 
     def __init__(self, api: KubernetesApi, request: PodRequest, name: str) -> None:
         self._api, self._request, self.name = api, request, name
@@ -39,7 +39,7 @@ class KubernetesRun:
 
     @property
     def hosts(self) -> list[str]:
-        """Those that were asked for and not yet stopped."""
+        """The hosts that were asked for and not yet stopped."""
         return self._crowd.hosts
 
     def open(self, ticket: bytes) -> None:
@@ -54,14 +54,14 @@ class KubernetesRun:
         )
 
     def ask_for(self, hosts: Iterable[str]) -> None:
-        """Have a pod for each of these; a Job starts another one where one has failed."""
+        """Request a pod for each of these; a Job itself starts another when one fails."""
         with self._lock:
             self._crowd.expect(hosts)
             self._top_up(self._api.jobs(self._selector) if self._jobs else [])
 
     def _top_up(self, jobs: Sequence[Manifest]) -> None:
-        """A Job starts nothing where a host ended well, because the head was gone for a while,
-        or because it had to leave. That takes another Job."""
+        """Create another Job if pods are missing: a Job starts none in place of a host that ended
+        well, because the head was gone for a while or because it had to leave."""
         missing = len(self._crowd.hosts) - sum(map(places_left, jobs))
         if missing <= 0:
             return
@@ -69,12 +69,12 @@ class KubernetesRun:
         wanted = manifests.job(self._request, name, self.name, missing, self._head)
         uid = self._api.create_job(wanted)["metadata"]["uid"]
         self._jobs.append(manifests.owner("Job", "batch/v1", name, uid))
-        # When its Jobs are removed, be it by the cluster, the Secret goes as well.
+        # When its Jobs are removed, even by the cluster, the Secret goes too.
         self._api.own_secret(self.name, [*self._head, *self._jobs])
 
     def status(self) -> dict[str, Status]:
-        """Each host that was asked for and not yet stopped."""
-        # While the API server does not answer, what it said last is all that is known.
+        """The status of each host that was asked for and not yet stopped."""
+        # While the API server does not answer, its last answer is all that is known.
         with contextlib.suppress(KubernetesError):
             self._look()
             with self._lock:
@@ -93,12 +93,12 @@ class KubernetesRun:
             self._statuses = self._crowd.statuses(pods, about)
 
     def enrolled(self, host: str, pod: str) -> None:
-        """The host says that it is in this pod."""
+        """Note the host's own word that it is in this pod."""
         with self._lock:
             self._crowd.enrolled(host, pod)
 
     def _warnings(self) -> dict[str, str]:
-        """What the cluster's events say, asked for only while somebody is missing."""
+        """Warnings among the cluster's events, asked for only while a host is missing."""
         if all(self._crowd.pod_of(host) for host in self.hosts):
             return {}
         try:
@@ -136,7 +136,7 @@ class KubernetesRun:
                 self._api.delete_pod(pod, _KILL_AFTER_S)
 
     def _wait_for_ends(self, names: set[str], deadline: float) -> list[str]:
-        """Wait until these pods have ended; those that have not by then."""
+        """Wait until these pods have ended; returns those that have not by ``deadline``."""
         while True:
             pods = [read_pod(pod) for pod in self._api.pods(self._selector)]
             left = [pod.name for pod in pods if pod.name in names and not pod.ended]
@@ -145,7 +145,7 @@ class KubernetesRun:
             time.sleep(_POLL_S)
 
     def remove(self) -> None:
-        """Delete everything that is there of the run."""
+        """Delete everything that the run created."""
         with self._lock:
             for job in self._jobs:
                 self._api.delete_job(job["name"])

@@ -1,4 +1,4 @@
-"""What runs in the actors of `RayLauncher`, and what the head knows of each."""
+"""What runs in the actors of `RayLauncher`, and what the head knows about each."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LOOK_EVERY_S = 0.1
 
 
 class HostActor:
-    """Keeps one host on its node, as `LocalLauncher` does here.
+    """Keeps one host on its node, with a `LocalLauncher`.
 
-    The host is a process of its own, and ends with this one, since its standard input closes.
+    The host is a process of its own, and ends with this one, because its standard input closes.
     """
 
     def __init__(self, environment: dict[str, str], log_dir: str | None) -> None:
@@ -40,7 +40,7 @@ class HostActor:
         return self._local.logs(host)
 
     def end(self, host: str) -> None:
-        """End the host, with what it started."""
+        """End the host and what it started."""
         self._local.stop([host])
 
 
@@ -51,7 +51,7 @@ class Bundle:
     group: Any
     number: int
     placed_by: float
-    """When Ray must have found a node for it; a replacement's start has a limit at the head."""
+    """When Ray must have found a node for it; the head limits the start of replacements."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class RayHost:
     located: Any
     over: Any
     node: str = ""
-    """Its name, once the actor is there."""
+    """The node's name, once the actor is there."""
     end: Status | None = None
     log: str = ""
 

@@ -66,26 +66,26 @@ class RayLauncher:
     """One actor and one host per bundle of CPUs, each on a node of its own.
 
     Each actor keeps ``python -m clusterenv host`` as a process beside it, with the Python and the
-    packages of its ``runtime_env``. A replacement takes the place of the host that was lost; if
-    the node died, Ray finds it another. Ray itself restarts nothing.
+    packages of its ``runtime_env``. A replacement takes the place of a lost host; if the node
+    died, Ray finds it another. Ray itself restarts nothing.
 
     A script that has called ``ray.init`` keeps its connection. Otherwise the launcher connects,
     and disconnects after the run.
 
     Args:
-        address: The cluster, as ``ray.init`` takes it: None (that of ``RAY_ADDRESS``, of this
-            machine, or a new local one), "auto", "host:6379", "ray://host:10001".
+        address: The cluster, as in ``ray.init``: None (that of ``RAY_ADDRESS``, of this machine,
+            or a new local one), "auto", "host:6379", "ray://host:10001".
         nodes: How many hosts, each with a bundle of resources on one node.
         cpus_per_node: CPUs of each, as Ray counts them, and as many workers.
         gpus_per_node: GPUs of each.
         memory_per_node: Bytes for each.
         resources: Other resources of each, by name.
-        spread: Whether each host needs a node of its own. Otherwise Ray uses as few as it can.
+        spread: Whether each host needs its own node. Otherwise Ray uses as few as it can.
         runtime_env: Ray's runtime environment for the hosts: pip packages, a working_dir …
         placement_timeout_s: How long Ray may take to find room for all hosts.
         environment: Environment variables for the workers.
         log_dir: Where each host's output goes on its node (``host-0.0.log`` …). By default it goes
-            to files without a name, of which errors show the end.
+            to unnamed files, and errors show the end of them.
     """
 
     trusted = False
@@ -117,19 +117,19 @@ class RayLauncher:
             spread,
             runtime_env,
         )
-        # Ray counts cores but binds nobody to them: a host must be told.
+        # Ray counts cores but pins nobody to them, so a host must be told.
         self.workers_per_host = max(1, int(cpus_per_node))
         self._address = address
         self._placement_timeout_s = placement_timeout_s
         self._actor_arguments = check_environment(environment), log_dir
         self._hosts: dict[str, RayHost] = {}
         self._free: list[Bundle] = []
-        # The watcher asks while the user's thread replaces hosts, or disconnects.
+        # The watcher asks while the user's thread replaces hosts or disconnects.
         self._lock = threading.Lock()
 
     @property
     def towards(self) -> str:
-        """A node of the cluster, another than this one if there is one."""
+        """A node of the cluster, if possible not this one."""
         _connection.open(self, self._address)
         here = str(ray.util.get_node_ip_address())
         addresses = [str(node["NodeManagerAddress"]) for node in _living_nodes()]
@@ -162,12 +162,12 @@ class RayLauncher:
             )
             .remote(*self._actor_arguments)
         )
-        # The invitation goes straight to the actor: what creates one is kept in Ray's own store.
+        # Sent to the actor directly: arguments that create an actor are kept in Ray's own store.
         over = actor.run.remote(order.host, order.invitation)
         return RayHost(actor, bundle, actor.where.remote(), over)
 
     def status(self) -> dict[str, Status]:
-        """Each host that was started and not yet stopped, with its node."""
+        """The status of each host that was started and not yet stopped, with its node."""
         with self._lock:
             refs = [ref for host in self._hosts.values() for ref in (host.located, host.over)]
             ready = _wait_for(refs, 0.0)
@@ -222,7 +222,7 @@ class RayLauncher:
         return ""
 
     def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
-        """End these hosts, forget them; let them end by themselves for ``grace_s`` first."""
+        """End these hosts and forget them; first give them ``grace_s`` to end by themselves."""
         with self._lock:
             leaving = {name: self._hosts.pop(name) for name in hosts if name in self._hosts}
         _end(leaving, grace_s)
@@ -231,10 +231,10 @@ class RayLauncher:
             self._give_back()
 
     def enrolled(self, host: str, place: str) -> None:
-        """Nobody comes with a ticket: each host has an invitation of its own."""
+        """No host comes with a ticket: each has an invitation of its own."""
 
     def _give_back(self) -> None:
-        """Remove the groups in which no host is; disconnect when none is left."""
+        """Remove the groups without hosts, and disconnect when none is left."""
         used = {host.group.id for host in self._hosts.values()}
         for group_id, group in {bundle.group.id: bundle.group for bundle in self._free}.items():
             if group_id not in used:
@@ -255,7 +255,7 @@ def _end(leaving: Mapping[str, RayHost], grace_s: float) -> None:
 
 
 def _wait_for(refs: list[ray.ObjectRef[Any]], seconds: float) -> set[ray.ObjectRef[Any]]:
-    """Those that are there when all are, or the time is over."""
+    """The refs that are ready once all are, or when time is up."""
     if not refs:
         return set()
     return set(ray.wait(refs, num_returns=len(refs), timeout=seconds, fetch_local=False)[0])

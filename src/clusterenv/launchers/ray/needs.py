@@ -1,4 +1,4 @@
-"""What hosts need of a Ray cluster, and what is said when it does not have it."""
+"""What hosts need from a Ray cluster, and the message if it does not have it."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class Needs:
 
     @property
     def strategy(self) -> str:
-        """How Ray is to place the hosts, in its own word."""
+        """How Ray should place the hosts, in its own word."""
         return "STRICT_SPREAD" if self.spread else "PACK"
 
     @cached_property
     def bundle(self) -> dict[str, float]:
-        """Its share of a placement group."""
+        """A host's share of a placement group."""
         named = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
         return {name: float(of) for name, of in {**named, **self.resources}.items() if of}
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those of its actor."""
+        """The options of its actor."""
         return {
             "num_cpus": self.cpus,
             "num_gpus": self.gpus,
@@ -58,7 +58,7 @@ class Needs:
         }
 
     def shortage(self, count: int, nodes: Iterable[Mapping[str, Any]], free: Resources) -> str:
-        """What was asked for, and what there is."""
+        """What was requested, and what there is."""
         named = [f"{n['NodeManagerHostname']}: {self._amounts(n['Resources'])}" for n in nodes]
         more = ["…"] if len(named) > _MAX_NODES_NAMED else []
         apart = ", each on a node of its own" if self.spread else ""

@@ -1,4 +1,4 @@
-"""Slurm's commands, run here; each wait has an end."""
+"""Runs Slurm's commands; every wait has an end."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from clusterenv.wire.addresses import ANYWHERE
 
 _TIMEOUT_S = 60.0
-# The watcher asks again anyway, and has others to look after meanwhile.
+# The watcher asks again anyway, and has other things to do meanwhile.
 _LOOK_TIMEOUT_S = 10.0
 _CANCEL_WITHIN_S = 20
 _GONE = "Invalid job id"
-# `timeout` ends all that the shell runs, and if there is no head any more.
+# `timeout` ends everything that the shell runs, even if the head is gone.
 _SUBMIT = ("timeout", f"{_TIMEOUT_S:g}", "sh", "-c")
 _TIMED_OUT = 124
 _AND_TELL = 'job=$(sbatch --parsable) || exit; echo "$job" >"/dev/fd/$1"; echo "$job"'
@@ -24,12 +24,12 @@ class SlurmError(RuntimeError):
 
 
 def ask(argv: Sequence[str], timeout_s: float = _TIMEOUT_S) -> str:
-    """What a command prints."""
+    """The output of a command."""
     return _answer(argv[0], argv, os.environ, timeout_s)
 
 
 def submit(script: str, env: Mapping[str, str], tell: int) -> str:
-    """The id of a new job; the file descriptor ``tell`` gets it too, even if the head is killed."""
+    """The id of a new job; the descriptor ``tell`` gets it too, even if the head is killed."""
     argv = [*_SUBMIT, _AND_TELL, "sh", f"{tell}"]
     said = _answer("sbatch", argv, env, 2 * _TIMEOUT_S, script, (tell,))
     return said.strip().partition(";")[0]
@@ -66,12 +66,12 @@ def _answer(
 
 
 def _plain(env: Mapping[str, str]) -> dict[str, str]:
-    """Without the user's wishes for what squeue and sinfo show."""
+    """Without the user's settings for what squeue and sinfo show."""
     return {k: v for k, v in env.items() if not k.startswith(("SQUEUE_", "SINFO_"))}
 
 
 def queue(jobs: Sequence[str], form: str) -> str:
-    """squeue's lines about these jobs, of whatever state, those that it still knows."""
+    """squeue's lines about those of these jobs that it still knows, in any state."""
     wanted = ["--noheader", "--states=all", f"--jobs={','.join(jobs)}", f"--format={form}"]
     try:
         return ask(["squeue", *wanted], timeout_s=_LOOK_TIMEOUT_S)
@@ -92,25 +92,25 @@ def show_job(job: str) -> str:
 
 
 def cancel(jobs: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Begin to end these jobs."""
+    """Start ending these jobs."""
     command = ["timeout", f"{_CANCEL_WITHIN_S}", "sh", "-c", cancel_script('"$@"'), "sh", *jobs]
     # Ctrl-C in the terminal is for the head.
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 def cancel_script(jobs: str) -> str:
-    """The shell command that ends jobs (words of a shell) at once, be they pending or running."""
+    """The shell command that ends jobs (words of a shell) at once, pending or running."""
     commands = [
-        # Asked to signal a pending job, scancel would wait for it to start.
+        # For a pending job, a signal from scancel would wait until it starts.
         f"scancel --quiet --state=RUNNING --batch --signal=KILL {jobs}",
-        # Alone this would give running jobs KillWait to go; it is for those of any other state.
+        # For jobs in any other state; alone, this would give running ones KillWait to go.
         f"scancel --quiet {jobs}",
     ]
     return f"{{ {'; '.join(commands)}; }} >/dev/null 2>&1"
 
 
 def address_of_a_node(partition: str | None) -> str:
-    """Where a node of the partition is; anywhere if Slurm does not know the partition."""
+    """The address of a node of the partition; ANYWHERE if Slurm does not know the partition."""
     where = [] if partition is None else [f"--partition={partition}"]
     # `*` marks the default partition in other formats, but not here.
     lines = ask(["sinfo", "--noheader", "--Node", *where, "--Format=NodeAddr:255"]).split()
@@ -118,7 +118,7 @@ def address_of_a_node(partition: str | None) -> str:
 
 
 def address_in_allocation() -> str:
-    """Where the last node of the current allocation is: rather not the head's own."""
+    """The address of the last node of the current allocation, preferably not the head's own."""
     nodes = ask(["scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")]).split()
     if not nodes:
         return ANYWHERE

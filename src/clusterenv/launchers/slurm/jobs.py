@@ -46,12 +46,12 @@ class _Job:
     """Empty if it could not be submitted."""
     submitted_at: float
     latest: Status
-    """What Slurm said last."""
+    """Slurm's last word on it."""
     waits_for: str = ""
     """Slurm's reason, while the job is pending."""
 
     def take(self, seen: QueuedJob) -> None:
-        """Learn from squeue's line how it is."""
+        """Update it from squeue's line."""
         self.latest = seen.status(self.id)
         self.waits_for = seen.reason if seen.is_pending else ""
 
@@ -60,10 +60,10 @@ class _Job:
 
 
 class SlurmJobs:
-    """One job for each host, so that one can be replaced.
+    """One job for each host, so that each can be replaced.
 
-    Not a job array: its elements share one environment, so that each host could read the keys of
-    all others.
+    Not a job array: its elements share one environment, so each host could read the keys of all
+    the others.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class SlurmJobs:
         self._job_by_host: dict[str, _Job] = {}
         self._told: set[str] = set()
         self._has_started = False
-        # A replacement need not wait until the job before it has been cancelled.
+        # A replacement need not wait until the previous job has been cancelled.
         self._cancelling: list[subprocess.Popen[bytes]] = []
 
     def script(self) -> str:
-        """What is submitted for a job."""
+        """The script that is submitted for a job."""
         return self._script("host-0.0")
 
     def _script(self, host: str) -> str:
@@ -105,18 +105,18 @@ class SlurmJobs:
         self._has_started = True
 
     def _submit(self, order: Order, keeper: Keeper) -> None:
-        # Here, not by whoever waits for it: that may be interrupted, and a job is not to be lost.
+        # Stored here and not by the waiting thread, which may be interrupted: no job must get lost.
         self._job_by_host[order.host] = self._submitted(order, keeper)
 
     def _submitted(self, order: Order, keeper: Keeper) -> _Job:
         now = time.monotonic()
-        # In sbatch's own environment: Slurm shows it to nobody else, unlike script and options.
+        # In sbatch's own environment, which Slurm shows to nobody else, unlike script and options.
         env = {**_outside(os.environ), **self._environment}
         env[ENVIRONMENT_VARIABLE] = order.invitation.decode()
         try:
             job = submit(self._script(order.host), env, keeper.ear)
         except SlurmError as error:
-            # Not raised for a replacement: the head tries again, within its budget.
+            # Not raised for a replacement: the head tries again within its budget.
             return _Job("", now, Status(True, str(error)))
         return _Job(job, now, Status(False, f"job {job} was submitted"))
 
@@ -125,8 +125,8 @@ class SlurmJobs:
         return list(self._job_by_host.values())
 
     def status(self) -> dict[str, Status]:
-        """Each host that was started and not yet stopped."""
-        # While Slurm does not answer, what it said last is all that is known.
+        """The status of each host that was started and not yet stopped."""
+        # While Slurm does not answer, its last answer is all that is known.
         with contextlib.suppress(SlurmError):
             self._ask_for([job for job in self._jobs() if not job.latest.ended])
         self._tell_who_waits()
@@ -162,7 +162,7 @@ class SlurmJobs:
         return ""
 
     def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
-        """End these hosts, forget them; let them end by themselves for ``grace_s`` first."""
+        """End these hosts and forget them; first give them ``grace_s`` to end by themselves."""
         stopped = [self._job_by_host.pop(host) for host in hosts if host in self._job_by_host]
         left = [job.id for job in stopped if not job.latest.ended]
         if grace_s > 0:
@@ -181,7 +181,7 @@ class SlurmJobs:
 
 
 def _wait_for_ends(jobs: Sequence[str], deadline: float) -> list[str]:
-    """Wait until these jobs have ended; those that have not by then."""
+    """Wait until these jobs have ended; returns those that have not by ``deadline``."""
     left = list(jobs)
     while left and time.monotonic() < deadline:
         with contextlib.suppress(SlurmError):

@@ -1,4 +1,4 @@
-"""Who ends the jobs of a head that was killed."""
+"""Ends the jobs of a head that was killed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from clusterenv.launchers.slurm.commands import cancel_script
 class Keeper:
     """Ends the jobs of a head that was killed, pending ones too, and removes their logs.
 
-    A shell that reads the ids of jobs from a pipe, until all who could write there are gone: the
-    head, and each sbatch under way, which may outlive it and tells the id of its job itself.
-    ``ear`` is the end to write to, a line for each job.
+    It is a shell that reads job ids from a pipe until all possible writers are gone: the head, and
+    each sbatch under way, which may outlive the head and writes the id of its job itself. ``ear``
+    is the end to write to, one line per job.
     """
 
     def __init__(self, log_dir: Path | None) -> None:
@@ -30,7 +30,7 @@ class Keeper:
             'while read -r job; do jobs="$jobs ${job%%;*}"; done; '
             f'[ -z "$jobs" ] || {cancel_script("$jobs")}; [ -z "$1" ] || rm -rf "$1"'
         )
-        # The head reads nothing, but who writes to a pipe without a reader would wait or end.
+        # The head reads nothing, but a pipe without a reader would block or end its writers.
         self._heard, self.ear = os.pipe()
         self._process = subprocess.Popen(
             ["sh", "-c", script, "sh", str(self._temporary or "")],
@@ -42,7 +42,7 @@ class Keeper:
         )
 
     def close(self) -> None:
-        """The head has ended its jobs itself."""
+        """Dismiss the keeper: the head has ended its jobs itself."""
         self._process.kill()
         self._process.wait()
         os.close(self._heard)
@@ -52,7 +52,7 @@ class Keeper:
 
 
 def _temporary_folder() -> Path | None:
-    """In the home directory, since clusters share it; None where there is none."""
+    """A folder in the home directory, which clusters share; None if there is none."""
     with contextlib.suppress(OSError, RuntimeError):
         cache = Path.home() / ".cache" / "clusterenv"
         cache.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Hosts on a Slurm cluster: jobs of their own, or steps of the allocation that the head is in."""
+"""Hosts on a Slurm cluster: as jobs of their own, or as steps of the head's allocation."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from clusterenv.launchers.slurm.text import JobRequest
 
 
 class SlurmLauncher:
-    """Starts a host per node with sbatch, or with srun where the head is itself in an allocation.
+    """Starts a host per node with sbatch, or with srun if the head itself is in an allocation.
 
-    Where hosts run their Python must be there, under the same path, and the head's machine must be
-    reachable; nothing else needs to be shared.
+    Their Python must exist on the nodes under the same path, and the nodes must be able to reach
+    the head's machine; nothing else needs to be shared.
 
     Args:
         partition: Where to run, as in sbatch.
         nodes: How many nodes, each of which is one job (or step) with one host.
-        cpus_per_node: Cores on each, and as many workers; None: whole nodes with all their cores.
+        cpus_per_node: Cores on each, and as many workers; None for whole nodes with all cores.
             With fewer than a node has, Slurm may put several hosts on one node.
         mem_per_node: Memory on each, such as ``"64G"``.
         gpus_per_node: GPUs on each. All workers of a host see them all.
         account: Whom to charge.
         qos: The quality of service.
         constraint: The features that nodes must have.
-        time_limit: How long a job may run, in Slurm's notation. The partition's by default.
-        setup: Shell commands to run before: ``"module load cuda"``, ``"source env/bin/activate"``.
+        time_limit: How long a job may run, in Slurm's notation. By default the partition's limit.
+        setup: Shell commands to run first: ``"module load cuda"``, ``"source env/bin/activate"``.
         python: The Python to run on the nodes. By default the path of the head's own.
         prefix: What to put before it: ``("apptainer", "exec", "image.sif")``.
         environment: Environment variables for the workers, on top of the head's own.
-        notice_s: How long before the time limit hosts hand their slots over. Slurm may take half a
-            minute more.
+        notice_s: How long before the time limit hosts hand their slots over. Slurm may add half a
+            minute.
         extra: More arguments for sbatch (or srun): ``("--nodelist=n1", "--reservation=r")``.
         log_dir: Where each host's log goes (``host-0.0.log`` …): a folder that the nodes see too.
-            By default it is a temporary one in ``~/.cache``, of which errors show the end.
-        new_jobs: Whether to submit jobs or to take steps of the current allocation; by default
-            steps where there is one.
+            By default a temporary one in ``~/.cache``; errors show the end of the log.
+        new_jobs: Whether to submit jobs or to run steps of the current allocation; by default
+            steps, if there is one.
     """
 
     trusted = False
@@ -99,7 +99,7 @@ class SlurmLauncher:
         self._engine: SlurmJobs | SlurmSteps = engine(self._request, own, log_dir)
 
     def script(self) -> str:
-        """What is submitted for each job, or run for each step."""
+        """The script that is submitted for each job, or the command of each step."""
         return self._engine.script()
 
     @property
@@ -112,7 +112,7 @@ class SlurmLauncher:
         self._engine.start(orders)
 
     def status(self) -> dict[str, Status]:
-        """Each host that was started and not yet stopped, in Slurm's words."""
+        """The status of each host that was started and not yet stopped, in Slurm's words."""
         return self._engine.status()
 
     def logs(self, host: str) -> str:
@@ -120,11 +120,11 @@ class SlurmLauncher:
         return self._engine.logs(host)
 
     def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
-        """End these hosts, forget them; let them end by themselves for ``grace_s`` first."""
+        """End these hosts and forget them; first give them ``grace_s`` to end by themselves."""
         self._engine.stop(hosts, grace_s)
 
     def enrolled(self, host: str, place: str) -> None:
-        """Nobody comes with a ticket: each host has an invitation of its own."""
+        """No host comes with a ticket: each has an invitation of its own."""
 
 
 def _words(name: str, given: Sequence[str]) -> tuple[str, ...]:

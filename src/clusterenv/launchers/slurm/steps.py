@@ -1,4 +1,4 @@
-"""Hosts as steps of the Slurm allocation that the head is in."""
+"""Hosts as steps of the head's own Slurm allocation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _END_WITHIN_S = 2.0
 
 
 class SlurmSteps(ProcessLauncher):
-    """One srun per host, with its invitation on standard input, which srun passes on."""
+    """One srun per host, which passes on the invitation from its standard input."""
 
     trusted = False
 
@@ -30,7 +30,7 @@ class SlurmSteps(ProcessLauncher):
         self._request, self._environment = request, environment
 
     def script(self) -> str:
-        """What is run for a step."""
+        """The command of a step."""
         return shlex.join(self.command("host-0.0"))
 
     @property
@@ -42,16 +42,16 @@ class SlurmSteps(ProcessLauncher):
             raise StartupError(f"Slurm does not answer: {error}") from error
 
     def command(self, host: str) -> list[str]:
-        """What to run, here, for this host."""
+        """The command to run on this machine for this host."""
         return self._request.step_command(host)
 
     def environment(self) -> dict[str, str]:
-        """This process's own, less what would give all of the job's memory to one step."""
+        """This process's own, without what would give all of the job's memory to one step."""
         own = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_MEM_PER_")}
         return {**own, **self._environment}
 
     def status(self) -> dict[str, Status]:
-        """Each host that was started and not yet stopped."""
+        """The status of each host that was started and not yet stopped."""
         return {
             host: Status(status.ended, f"srun ended with {status.reason}")
             if status.ended
@@ -60,12 +60,12 @@ class SlurmSteps(ProcessLauncher):
         }
 
     def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
-        """End these hosts, forget them; let them end by themselves for ``grace_s`` first."""
+        """End these hosts and forget them; first give them ``grace_s`` to end by themselves."""
         children = {host: self._children[host] for host in hosts if host in self._children}
         deadline = time.monotonic() + grace_s
         for child in children.values():
             child.wait(deadline)
-        # srun passes the end of its standard input on, which ends a host. Killed, it could not.
+        # srun passes on the end of its standard input, which ends a host; killed, it could not.
         for child in children.values():
             child.close_input()
         deadline = time.monotonic() + _END_WITHIN_S

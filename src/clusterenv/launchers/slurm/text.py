@@ -1,4 +1,4 @@
-"""What is said to Slurm and what Slurm says: texts only, nothing is run here."""
+"""Texts for Slurm and from Slurm. Pure: it runs nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENDED = frozenset(
         "TIMEOUT",
     ]
 )
-"""A job in any other state, one that this version does not know too, counts as alive."""
+"""A job in any other state, even one unknown to this version, counts as alive."""
 _ADVICE = {
     "OUT_OF_MEMORY": ": raise mem_per_node",
     "TIMEOUT": ": raise time_limit, or leave more time to go with notice_s",
@@ -47,7 +47,7 @@ class JobRequest:
     constraint: str | None = None
     time_limit: str | None = None
     cpus_per_node: int | None = None
-    """None: all that a node has."""
+    """None for all cores of a node."""
     mem_per_node: str | None = None
     gpus_per_node: int = 0
     notice_s: int = 60
@@ -82,10 +82,10 @@ class JobRequest:
             "--ntasks=1",
             *_given(chosen),
             *(["--exclusive"] if self.cpus_per_node is None else []),
-            # The host's log is opened by the script, where that is possible: a path that a node
-            # does not have would make Slurm fail the job without a word.
+            # The script opens the host's log itself, if possible: with a path that a node does
+            # not have, Slurm would fail the job without a word.
             "--output=/dev/null",
-            # All of the environment: the invitation is in there, and nowhere else.
+            # The whole environment: the invitation is in it, and nowhere else.
             "--export=ALL",
             # Only the head restarts hosts.
             "--no-requeue",
@@ -94,19 +94,19 @@ class JobRequest:
         ]
 
     def _notice_s(self) -> int:
-        """No more than a quarter of the time limit, or hosts would leave as they come."""
+        """At most a quarter of the time limit, or hosts would leave as soon as they come."""
         if self.time_limit is None:
             return self.notice_s
         return max(1, min(self.notice_s, seconds_of(self.time_limit) // 4))
 
     def script(self, log: Path | None) -> str:
-        """The script of a job, which becomes the host, and writes this log."""
+        """The script of a job, which becomes the host and writes this log."""
         options = [f"#SBATCH {shlex.join([option])}" for option in self.job_options()]
         lines = ["#!/bin/bash", *options, *_into(log), *self._start()]
         return "\n".join(lines) + "\n"
 
     def step_command(self, host: str) -> list[str]:
-        """srun's command line for a host as a step of the allocation that we are in."""
+        """srun's command line for a host as a step of the current allocation."""
         chosen = {
             "cpus-per-task": self.cpus_per_node,
             "mem": _memory(self.mem_per_node),
@@ -119,8 +119,8 @@ class JobRequest:
             "--nodes=1",
             "--ntasks=1",
             *_given(chosen),
-            # Only what the step asks for, so that others find room. Without it a step gets all of
-            # the allocation's cores on its node.
+            # Only what the step requests, so that others find room. Without it, a step gets all
+            # of the allocation's cores on its node.
             *(["--exact"] if self.cpus_per_node is not None else []),
             "--export=ALL",
             *self.extra,
@@ -137,7 +137,7 @@ def _given(options: Mapping[str, object]) -> list[str]:
 
 
 def _memory(memory: str | None) -> str | None:
-    """In Slurm's notation: ``64gb`` is ``64G``."""
+    """The amount in Slurm's notation: ``64gb`` is ``64G``."""
     if memory is None:
         return None
     match = _MEMORY.fullmatch(memory) if isinstance(memory, str) else None
@@ -157,7 +157,7 @@ def _into(log: Path | None) -> list[str]:
 
 
 def seconds_of(time_limit: str) -> int:
-    """Slurm's notation of times: minutes, ``h:mm:ss``, ``days-hours`` and what is between."""
+    """Seconds of a time in Slurm's notation: minutes, ``h:mm:ss``, ``days-hours`` and others."""
     match = _TIME_LIMIT.fullmatch(time_limit)
     if match is None:
         raise ValueError(
@@ -190,14 +190,14 @@ class QueuedJob:
         return self.state in ENDED
 
     def status(self, job: str) -> Status:
-        """How its host is, in Slurm's words."""
+        """The status of its host, in Slurm's words."""
         if self.is_pending:
             return Status(False, f"job {job} is PENDING ({self.reason}), see: squeue -j {job}")
         return Status(False, f"job {job} is {self.state}{_on(self.nodes)}")
 
 
 def read_queue(text: str) -> dict[str, QueuedJob]:
-    """Jobs by id, from what ``squeue --format=SQUEUE_FORMAT`` printed."""
+    """Jobs by id, from the output of ``squeue --format=SQUEUE_FORMAT``."""
     found = {}
     for line in text.splitlines():
         words = line.strip().split("|")
@@ -207,11 +207,11 @@ def read_queue(text: str) -> dict[str, QueuedJob]:
 
 
 def read_end(job: str, text: str) -> Status:
-    """How a job ended, from what ``scontrol --oneliner show job`` printed."""
+    """How a job ended, from the output of ``scontrol --oneliner show job``."""
     fields = dict(re.findall(r"(\w+)=(\S*)", text))
     if "JobState" not in fields:
-        # A controller that lost its state knows nothing of jobs that run well. Whether this one
-        # does its connection tells.
+        # A controller that lost its state knows nothing about jobs that run well. The host's
+        # connection tells whether this one does.
         return Status(False, f"job {job} is not known to Slurm any more")
     state = fields["JobState"]
     reason = fields.get("Reason", "None")

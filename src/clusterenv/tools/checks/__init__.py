@@ -1,1 +1,1 @@
-"""What can be wrong with a machine, a network or a worker, found before a run meets it."""
+"""Finds what is wrong with a machine, a network or a worker before a run meets it."""

@@ -6,7 +6,7 @@ from clusterenv.errors import StartupError
 from clusterenv.tools.checks.findings import Finding, ok, problem, warning
 from clusterenv.wire.versions import disagreements
 
-# What to install for a module that is called otherwise than its package.
+# What to install for a module whose package has another name.
 _PACKAGES = {
     "Box2D": "gymnasium[box2d]",
     "ale_py": "gymnasium[atari]",
@@ -20,7 +20,7 @@ _PACKAGES = {
 
 
 def explain_startup(error: Exception) -> Finding:
-    """Why no worker came up."""
+    """Why no worker started."""
     text = str(error)
     if isinstance(error, StartupError) and error.refused:
         return problem(
@@ -66,7 +66,7 @@ def explain_env(env: str, where: str, tried: dict[str, object]) -> Finding:
 
 
 def explain_loss(env: str, error: str) -> Finding:
-    """A worker ended, or hung, while it was looked at."""
+    """A worker that ended or hung while it was examined."""
     what = " ".join(error.split())
     if env:
         return problem(
@@ -84,7 +84,7 @@ def pip_name(module: str) -> str:
 
 
 def compare_versions(head: dict[str, str], worker: dict[str, str], where: str) -> Finding:
-    """Versions that differ without keeping the two from working together."""
+    """Versions that differ without preventing the two from working together."""
     differ = [
         f"{name} {worker[name]} ({head[name]} here)" for name in head if worker[name] != head[name]
     ]

@@ -42,7 +42,7 @@ def has_problems(findings: Sequence[Finding]) -> bool:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """The last line."""
+    """The last line of the report."""
     problems = sum(finding.level == PROBLEM for finding in findings)
     warnings = sum(finding.level == WARNING for finding in findings)
     if not problems and not warnings:

@@ -1,9 +1,8 @@
-"""Facts about the machine that this process runs on: that of the head, or of a worker."""
+"""Facts about the machine that this process runs on, the head's or a worker's."""
 
 from __future__ import annotations
 
 import os
-import resource
 import socket
 from pathlib import Path
 
@@ -26,22 +25,24 @@ class MachineFacts(msgspec.Struct):
     pid: int
     versions: dict[str, str]
     address: str
-    """What its own name resolves to, or ``""``."""
+    """What its own name resolves to, or empty."""
     cores: int
     cpu_limit: float | None
-    """Cores' worth of time that the cgroup grants."""
+    """How many cores' worth of time the cgroup grants."""
     memory_limit_bytes: int | None
     memory_used_bytes: int
-    """By the whole cgroup, where it has a limit."""
+    """Used by the whole cgroup, if it has a limit."""
     shm_bytes: int
     shm_free_bytes: int
     open_files_limit: int
     threads: dict[str, str]
-    """The variables that say how many threads numerical libraries start; unset ones are ``""``."""
+    """The variables that set the number of threads of numerical libraries; unset ones are empty."""
 
 
 def machine_facts() -> MachineFacts:
     """The facts about this process's machine."""
+    import resource  # not on every platform: see platforms.py
+
     folders = cgroup_folders(_text(Path("/proc/self/cgroup")), _CGROUP_ROOT)
     limit, used = memory_limit(folders)
     total, free = _shm()
@@ -62,11 +63,11 @@ def machine_facts() -> MachineFacts:
 
 
 def memory_trouble(num_bytes: int) -> str:
-    """Why so much shared memory cannot be had, or nothing."""
+    """Why this much shared memory is not available, or empty."""
     if not AVAILABLE:
         return "this system has no memfd"
     num_bytes = max(num_bytes, Mailbox.SIZE)
-    # Asking for more than there is would not fail: it would have the kernel kill processes.
+    # Asking for more than there is would not fail: the kernel would kill processes later.
     if num_bytes > (available := available_memory()):
         return f"{available >> 20} MB of memory are available"
     fd = os.memfd_create("clusterenv-doctor", os.MFD_CLOEXEC)
@@ -105,19 +106,19 @@ def _shm() -> tuple[int, int]:
 
 
 def cgroup_folders(membership: str, root: Path) -> list[Path]:
-    """The folders whose limits hold for a process: its own cgroups and those above them."""
+    """The folders whose limits apply to a process: its own cgroups and those above them."""
     folders: list[Path] = []
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
         top = root / controllers if controllers else root
         own = top / path.lstrip("/")
         folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(top)]
-    # Inside a container its own cgroup is the root, whatever /proc says.
+    # Inside a container, its own cgroup is the root, whatever /proc says.
     return [folder for folder in folders if folder.is_dir()]
 
 
 def memory_limit(folders: list[Path]) -> tuple[int | None, int]:
-    """The smallest limit, and how much is used where it holds."""
+    """The smallest limit, and how much is used under it."""
     limits = []
     for folder in folders:
         for limit, used in [

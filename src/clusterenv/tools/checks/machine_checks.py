@@ -1,4 +1,4 @@
-"""Facts about a machine → findings. Pure: nothing is opened here."""
+"""Turns facts about a machine into findings. Pure: it opens nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clusterenv.tools.checks.findings import Finding, ok, problem, size, warning
 from clusterenv.tools.checks.machine import MachineFacts
 
-# What Docker gives a container unless told otherwise; PyTorch and Ray are known to need more.
+# Docker's default for a container; PyTorch and Ray are known to need more.
 _SMALL_SHM_BYTES = 64 << 20
 _MEMORY_PER_WORKER_BYTES = 200 << 20
 _FILES_PER_WORKER = 8
@@ -15,7 +15,7 @@ _FILES_BESIDES = 100
 
 
 def check_machine(facts: MachineFacts, num_workers: int) -> Iterator[Finding]:
-    """What is to be said about a machine on which so many workers will run, or none."""
+    """Findings about a machine on which this many workers will run, or none."""
     yield _name(facts)
     yield _shm(facts)
     yield _open_files(facts, num_workers)
@@ -38,7 +38,7 @@ def check_threads(facts: MachineFacts) -> Finding:
 
 
 def check_rows(num_bytes: int, num_envs: int, trouble: str, where: str) -> Finding:
-    """Whether the rows of a host's slots fit into memory that its workers share."""
+    """Whether the rows of a host's slots fit into memory shared with its workers."""
     what = f"shared memory: {size(num_bytes)} for the rows of {num_envs} envs"
     if not trouble:
         return ok(f"{what} can be had on {where}")

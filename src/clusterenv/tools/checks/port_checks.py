@@ -1,4 +1,4 @@
-"""Can the head listen, does its advertised name lead back to it, does anything get through?"""
+"""Checks that the head can listen, and that its advertised name leads back to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ANOTHER_PORT = "choose another with network=Network(port=…) (0: any free one)
 
 
 def check_port(network: Network, towards: str) -> Iterator[Finding]:
-    """Listen as a head would, and call it as a host would, from this machine."""
+    """Listen as a head would, and call it from this machine as a host would."""
     try:
         host = network.listening_address(towards)
         listener = _listen(host, network.port)
@@ -37,7 +37,7 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        # As libzmq does: a port whose last run has just ended is free.
+        # Like libzmq: a port whose last run has just ended counts as free.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(1)
@@ -90,7 +90,7 @@ def _blocked(host: str, port: int, trouble: str) -> Finding:
 
 
 def _call(listener: socket.socket, address: str, port: int) -> str:
-    """Why a call to that address does not arrive here, or nothing."""
+    """Why a call to that address does not arrive here, or empty."""
     word = os.urandom(8)
     try:
         with socket.create_connection((address, port), timeout=_CONNECT_TIMEOUT_S) as caller:

@@ -1,4 +1,4 @@
-"""What the doctor runs on workers: an env that tells about its machine, and tries others out."""
+"""What the doctor runs on workers: an env that reports its machine and tries out others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AT_MOST_S = 2.0
 
 
 class ProbeEnv(gymnasium.Env[Any, Any]):
-    """A reset is one round trip, with so many bytes as its options ask for."""
+    """Its reset is one round trip, with as many bytes as its options ask for."""
 
     observation_space = gymnasium.spaces.Discrete(1)
     action_space = gymnasium.spaces.Discrete(1)
@@ -26,13 +26,13 @@ class ProbeEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[int, dict[str, Any]]:
-        """What time it is here, and ``options["reply_bytes"]`` bytes."""
+        """The time here, and ``options["reply_bytes"]`` bytes."""
         super().reset(seed=seed)
         reply = bytes((options or {}).get("reply_bytes", 0))
         return 0, {"time_s": time.time(), "reply": reply}
 
     def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
-        """Nothing."""
+        """Do nothing."""
         return 0, 0.0, False, False, {}
 
     def machine(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class ProbeEnv(gymnasium.Env[Any, Any]):
         return msgspec.structs.asdict(machine_facts())
 
     def try_out(self, backend: Any, num_envs: int) -> dict[str, Any]:
-        """Build one env of ``backend``, reset and step it: what it is like, or what is wrong.
+        """Build one env of ``backend``, reset and step it; returns what it is like, or the error.
 
         ``num_envs`` is how many of them this machine's host will have.
         """
@@ -83,13 +83,13 @@ def _step(env: gymnasium.Env[Any, Any], until: float) -> int:
 
 
 def _rows_bytes(env: gymnasium.Env[Any, Any], num_envs: int) -> int:
-    """The shared memory that the rows of so many such envs take."""
+    """The shared memory that the rows of ``num_envs`` such envs take."""
     action = single_array_leaf(env.action_space)
     return SharedRows.size_of(num_envs, action, leaves_of(env.observation_space))
 
 
 def _missing_module(error: BaseException | None) -> str:
-    """The module that could not be imported, wherever in the chain of causes."""
+    """The module that could not be imported, anywhere in the chain of causes."""
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:
             return error.name

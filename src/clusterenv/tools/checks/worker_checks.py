@@ -1,4 +1,4 @@
-"""Starts real hosts and workers through the launcher, and looks at them and the lines to them."""
+"""Starts real hosts and workers with the launcher, and examines them and their connections."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ _MEGABYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Question:
-    """What the doctor was asked to look at."""
+    """What the doctor was asked to examine."""
 
     launcher: Launcher
     network: Network
     num_workers: int | None
-    """None: nobody said."""
+    """None if not given."""
     num_envs: int | None
     env: str
     backend: Backend | None
-    """None: no env is tried out."""
+    """None if no env is tried out."""
     timeout_s: float
     megabytes: float
 
     @property
     def is_local(self) -> bool:
-        """Whether the host is in the head's process, and nothing listens."""
+        """Whether the host is in the head's process, so that nothing listens."""
         return self.launcher.num_hosts == 0
 
     @property
     def num_probes(self) -> int:
-        """How many workers to look at: here all of them, elsewhere one of each host."""
+        """How many workers to examine: all of them here, one of each host elsewhere."""
         wanted = self.num_workers or (cores() if self.is_local else self.launcher.num_hosts)
         return min(wanted, self.num_envs or wanted)
 
@@ -76,7 +76,7 @@ class Question:
 
 
 def check_workers(asked: Question, head: MachineFacts) -> Iterator[Finding]:
-    """Start workers, look at them and at the lines to their hosts, end them."""
+    """Start workers, examine them and the connections to their hosts, and end them."""
     try:
         envs = _start(asked)
     except (ClusterEnvError, OSError, ValueError) as error:
@@ -98,7 +98,7 @@ def _start(asked: Question) -> ClusterEnv:
             startup_timeout_s=asked.timeout_s,
             step_timeout_s=asked.timeout_s,
             lease_s=2 * asked.timeout_s,
-            # A worker that is lost is what the doctor wants to know of.
+            # The doctor wants to hear of a lost worker, not have it replaced.
             max_restarts_per_minute=0,
         ),
         network=asked.network,
@@ -130,14 +130,14 @@ def _look_around(envs: ClusterEnv, asked: Question, head: MachineFacts) -> Itera
 
 
 def _one_per_line(envs: ClusterEnv, asked: Question) -> list[WorkerStatus]:
-    """All workers of this process, and of hosts elsewhere, which have one line for all, one."""
+    """All workers in this process; or one per host elsewhere, since a host has one connection."""
     if asked.is_local:
         return list(envs.workers)
     return list({worker.host: worker for worker in reversed(envs.workers)}.values())[::-1]
 
 
 def _line(envs: ClusterEnv, slot: int, where: str, num_bytes: int) -> Iterator[Finding]:
-    """One line at a time, so that the others do not share the network."""
+    """Measure one connection at a time, so that others do not share the network."""
     trips = [_trip(envs, slot, {}) for _ in range(_ROUND_TRIPS)]
     round_trip_s = median(took_s for took_s, _ in trips)
     shortest_s, skew_s = min(trips)
@@ -149,7 +149,7 @@ def _line(envs: ClusterEnv, slot: int, where: str, num_bytes: int) -> Iterator[F
 
 
 def _trip(envs: ClusterEnv, slot: int, options: dict[str, Any]) -> tuple[float, float]:
-    """How long a message there and back took, and how far that worker's clock is ahead."""
+    """How long a message took there and back, and how far that worker's clock is ahead."""
     mask = np.arange(envs.num_envs) == slot
     began_s, began = time.time(), time.perf_counter()
     _, infos = envs.reset(options={**options, "reset_mask": mask})
@@ -158,7 +158,7 @@ def _trip(envs: ClusterEnv, slot: int, options: dict[str, Any]) -> tuple[float, 
 
 
 def _env(envs: ClusterEnv, asked: Question, machines: dict[int, str]) -> Iterator[Finding]:
-    """``machines`` has those of some slots."""
+    """Try out the env on the ``machines`` of these slots."""
     num_envs = asked.num_envs_per_host
     results = envs.call("try_out", asked.backend, num_envs)
     tried = {machine: results[slot] for slot, machine in reversed(machines.items())}

@@ -1,6 +1,6 @@
 """``python -m clusterenv view [RUN]``: a web page that shows a running head, read-only.
 
-A process of its own reads the run's status channel, as `top` does: the head gets no web server.
+A separate process reads the run's status channel, as `top` does: the head gets no web server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHORTEST_TOKEN = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """The command's arguments."""
     parser.add_argument(
         "run", nargs="?", help="its id (envs.run_id), the beginning of it, or a pid"
     )

@@ -1,7 +1,7 @@
-"""Who may see the page: whoever has the token, and calls the server by a name that it knows. Pure.
+"""Who may see the page: anyone who has the token and calls the server by a known name. Pure.
 
-The name matters as well: a page of somebody else could let its own name lead to 127.0.0.1, and the
-browser would then let it read what we answer (DNS rebinding).
+The name matters too: somebody else's page could make its own name resolve to 127.0.0.1, and the
+browser would then let it read our answers (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Access:
 
     token: str
     names: Sequence[str]
-    """By which the server may be called, besides those of the loopback."""
+    """By which the server may be called, besides the loopback names."""
     port: int
 
     @property
     def cookie(self) -> str:
-        """Its name: browsers send the cookies of one port to all others of the machine."""
+        """The cookie's name, with the port: browsers send a port's cookies to all others too."""
         return f"clusterenv-view-{self.port}"
 
     def url(self, name: str) -> str:
@@ -36,11 +36,11 @@ class Access:
         return f"http://{host}:{self.port}/?token={quote(self.token, safe='')}"
 
     def knows(self, host: str) -> bool:
-        """Whether the ``Host`` header has one of our names; at any port, for there are tunnels."""
+        """Whether the ``Host`` header has one of our names; at any port, because of tunnels."""
         return name_in(host) in {*_LOOPBACK, *(name.lower() for name in self.names)}
 
     def admits(self, *given: str | None) -> bool:
-        """Whether one of these is the token. Takes as long for one that is nearly right."""
+        """Whether one of these is the token, compared in constant time."""
         ours = self.token.encode()
         found = [hmac.compare_digest(one.encode(errors="replace"), ours) for one in given if one]
         return any(found)
@@ -61,7 +61,7 @@ def bearer_in(header: str) -> str | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether nobody but this machine reaches this address."""
+    """Whether only this machine reaches this address."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""Snapshots of a run → what the page draws: points over time, and what happened. Pure."""
+"""Turns snapshots of a run into what the page draws: points over time, and events. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from clusterenv.tools.run_table import rates_by_host
 
 _MOST_POINTS = 1200
 _MOST_EVENTS = 300
-# Fragments come in one piece: between two looks there is often none, or all.
+# Fragments come in one piece: between two looks there are often none, or all.
 _RATES_OVER_S = 10.0
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One moment of the charts; None where there is nothing to measure."""
+    """One moment of the charts; None where nothing was measured."""
 
     time_s: float
     steps_per_s: float
     lag: int | None
-    """Of the host that is behind most."""
+    """Of the host that is furthest behind."""
     divergence: float | None
-    """Of the host whose copy is farthest away …"""
+    """Of the host whose copy is furthest away …"""
     median_divergence: float | None
     """… and of the one in the middle."""
     threshold: float | None
@@ -46,7 +46,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Update(msgspec.Struct, frozen=True):
-    """What the page is told about a new snapshot."""
+    """What the page is sent for a new snapshot."""
 
     status: RunStatus
     """Without what is in ``events`` and ``episodes``."""
@@ -59,7 +59,7 @@ class Update(msgspec.Struct, frozen=True):
 
 
 class Story(msgspec.Struct, frozen=True):
-    """All that a page needs to begin with."""
+    """All that a page needs to begin."""
 
     points: tuple[Point, ...]
     events: tuple[Event, ...]
@@ -68,7 +68,7 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class History:
-    """Remembers what snapshots do not: what was before. Bounded, however long the run takes."""
+    """Remembers the past, which snapshots do not. Bounded, however long the run takes."""
 
     def __init__(self) -> None:
         self.status: RunStatus | None = None
@@ -80,7 +80,7 @@ class History:
         self._recent: deque[RunStatus] = deque()
 
     def add(self, status: RunStatus) -> Update:
-        """Another snapshot."""
+        """Add a snapshot; returns what is new."""
         before, self.status = self.status, status
         earlier = self._earlier(status)
         rates = rates_by_host(earlier, status)
@@ -89,7 +89,7 @@ class History:
         since = -1.0 if before is None else before.uptime_s
         episodes = tuple(one for one in status.recent_episodes if one.time_s > since)
         if before is not None:
-            # The rates of the first are those of the whole run so far.
+            # The first rates are those of the whole run so far.
             self._keep(point)
         self._events.extend(events)
         shown = msgspec.structs.replace(status, losses=(), warnings=(), recent_episodes=())
@@ -98,7 +98,7 @@ class History:
         return news
 
     def _earlier(self, now: RunStatus) -> RunStatus | None:
-        """The snapshot since which rates are counted."""
+        """The snapshot from which rates are counted."""
         recent = self._recent
         while len(recent) > 1 and now.uptime_s - recent[1].uptime_s >= _RATES_OVER_S:
             recent.popleft()
@@ -112,13 +112,13 @@ class History:
         else:
             points.append(point)
         if len(points) > _MOST_POINTS:
-            # Half as fine from here on.
+            # Keep half as many points from here on.
             del points[1::2]
             self._spacing_s = 2 * (points[-1].time_s - points[0].time_s) / _MOST_POINTS
 
     @property
     def story(self) -> Story:
-        """For a page that was just opened."""
+        """The story so far, for a page that was just opened."""
         assert self._latest is not None, "there is no snapshot yet"
         return Story(tuple(self._points), tuple(self._events), self._latest, self.has_ended)
 
@@ -168,7 +168,7 @@ def _of_warning(warning: WarningSummary) -> Event:
 
 
 def _replacements(before: RunStatus, now: RunStatus) -> Iterator[Event]:
-    """Who has got ready in the place of another: ``worker-1.2`` in that of ``worker-1.1``."""
+    """Replacements that have become ready: ``worker-1.2`` in place of ``worker-1.1``."""
     earlier = dict(_ready(before))
     for (host, place), name in _ready(now):
         is_replacement = not name.endswith(".0")
@@ -178,7 +178,7 @@ def _replacements(before: RunStatus, now: RunStatus) -> Iterator[Event]:
 
 
 def _ready(status: RunStatus) -> Iterator[tuple[tuple[str, str], str]]:
-    """By places, who is ready there: (host's, worker's), of a host itself (host's, ``""``)."""
+    """By place, who is ready there: (host, worker), or (host, ``""``) for a host itself."""
     for host in status.hosts:
         place = host.name.rpartition(".")[0]
         if host.state == "ready":

@@ -107,5 +107,5 @@ def _of_hosts(now: RunStatus) -> Iterator[Any]:
 
 
 def _place_of(host: HostSummary) -> str:
-    """What a host has done counts on where another takes its place."""
+    """A host's place: its counts continue when a replacement takes over."""
     return host.name.rpartition(".")[0]

@@ -1,8 +1,8 @@
 """A process that plays episodes of a slot with the newest policy, and prints pictures of them.
 
-It has an env of its own: those of the run are not touched. Once it plays, it gives way to the run:
-pictures come as fast as the cores are left to it. It ends with whoever started it. The one place
-that needs Pillow.
+It has its own env: those of the run are not touched. Once it plays, it gives way to the run:
+pictures come as fast as the remaining cores allow. It ends with the process that started it. The
+one place that needs Pillow.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _NICENESS = 19
 
 
 class CannotPlayError(Exception):
-    """There is nothing to see, and why."""
+    """There is nothing to see, for this reason."""
 
 
 def main() -> None:
     """``RUN PID SLOT``: a line of JSON for each picture."""
     end_with_input()
     run, slot = Run(sys.argv[1], int(sys.argv[2])), int(sys.argv[3])
-    # Whoever looks may have seen enough.
+    # The viewer may have seen enough.
     with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(1), "wb") as pictures:
         # What the env prints must not come between the pictures.
         os.dup2(2, 1)
@@ -92,7 +92,7 @@ def _fetch(run: Run, slot: int) -> tuple[Showing, bytes]:
 
 
 def build(showing: Showing) -> gymnasium.Env[Any, Any]:
-    """An env like that of the slot, which draws itself."""
+    """An env like the slot's, with rendering."""
     backend = pickle.loads(showing.backend)
     rendering = getattr(backend, "rendering", None)
     built = (rendering() if rendering else backend).build((showing.slot,))
@@ -110,7 +110,7 @@ def build(showing: Showing) -> gymnasium.Env[Any, Any]:
 def episode_of(
     env: gymnasium.Env[Any, Any], copy: PolicyCopy, slot: int, episode: int
 ) -> Iterator[dict[str, Any]]:
-    """Play one episode at the speed of the env's own pictures, as the run would play it."""
+    """Play one episode at the env's own frame rate, as the run would play it."""
     space, actions = env.observation_space, batch_space(env.action_space, 1)
     rng, seed = SlotRandom(episode, (slot,)), int(time.time()) + episode
     observation, _ = env.reset(seed=seed)

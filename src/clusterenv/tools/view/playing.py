@@ -15,7 +15,7 @@ _ENDS_WITHIN_S = 5.0
 
 
 class Player:
-    """Plays for one page at a time: whoever asks last."""
+    """Plays for one page at a time: the one that asked last."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -37,7 +37,7 @@ class Player:
         return self._process
 
     def stop(self) -> None:
-        """Play no more."""
+        """Stop playing."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
@@ -55,8 +55,8 @@ async def play(player: Player, slot: int) -> AsyncIterator[bytes]:
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
-    """Nobody looks any more."""
+    """End a process that nobody watches any more."""
     with contextlib.suppress(ProcessLookupError):
         process.kill()
-    # It is waited for even if the page has gone meanwhile, which cancels this.
+    # Waited for even if the page is gone meanwhile, which cancels this.
     await asyncio.shield(asyncio.wait_for(process.wait(), _ENDS_WITHIN_S))

@@ -40,14 +40,14 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _LOG_LINES = 200
-# A page that has not taken so much news in is told the whole story again.
+# A page with more unread news than this gets the whole story again.
 _MOST_UNREAD = 30
 _MOST_PAGES = 32
 _GRACE_S = 1
 
 
 class Feed:
-    """Looks at the run every so often, and tells every page."""
+    """Looks at the run at regular intervals, and tells every page."""
 
     def __init__(self, run: Run, first: RunStatus, every_s: float) -> None:
         self.run, self._every_s = run, every_s
@@ -62,14 +62,14 @@ class Feed:
         return self.history.status
 
     async def watch(self) -> None:
-        """Until the run has ended."""
+        """Watch until the run has ended."""
         while not self.history.has_ended:
             await asyncio.sleep(self._every_s)
             status = await asyncio.to_thread(fetch, self.run)
             if status is not None:
                 self._tell(_event("news", self.history.add(status)))
             elif self.run in runs():
-                # Somebody holds its GIL, or has stopped it.
+                # The head's GIL is held, or the process is stopped.
                 self._tell(_event("silent", {}))
             else:
                 self.history.has_ended = True
@@ -86,7 +86,7 @@ class Feed:
         return _event("story", self.history.story)
 
     async def events(self) -> AsyncIterator[bytes]:
-        """What one page is told."""
+        """The events for one page."""
         page: asyncio.Queue[bytes] = asyncio.Queue(_MOST_UNREAD)
         self._pages.add(page)
         try:
@@ -106,7 +106,7 @@ class Feed:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether no more pages can be told."""
+        """Whether no more pages can be served."""
         return len(self._pages) >= _MOST_PAGES
 
 
@@ -115,13 +115,13 @@ def _event(name: str, value: Any) -> bytes:
 
 
 class Guard:
-    """Lets requests through that know the token, and calls the server by one of its names."""
+    """Lets requests through that have the token and call the server by one of its names."""
 
     def __init__(self, app: Any, access: Access) -> None:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """As ASGI has it."""
+        """Handle a request, as ASGI defines it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -133,7 +133,7 @@ class Guard:
         if not access.knows(request.headers.get("host", "")):
             return PlainTextResponse("clusterenv view: not called so; see --name\n", 421)
         if request.url.path == "/" and access.admits(given):
-            # The token does not stay in the address, which people copy and browsers remember.
+            # The token must not stay in the address, which people copy and browsers remember.
             redirect = RedirectResponse("/", 303)
             redirect.set_cookie(access.cookie, access.token, httponly=True, samesite="lax")
             return redirect
@@ -155,14 +155,14 @@ def _with_headers(send: Any) -> Any:
 
 
 class Pages:
-    """What the server answers."""
+    """The server's answers."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
 
     @property
     def routes(self) -> list[Route]:
-        """By address."""
+        """The answers by address."""
         return [
             Route("/", self.page),
             Route("/{file}.{kind:str}", self.page),
@@ -189,12 +189,12 @@ class Pages:
         return StreamingResponse(self._feed.events(), media_type="text/event-stream")
 
     async def status(self, request: Request) -> Response:
-        """The last snapshot, as it came."""
+        """The last snapshot, unchanged."""
         text = msgspec.json.encode(self._feed.status)
         return Response(text, media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
-        """For Prometheus."""
+        """The metrics for Prometheus."""
         from clusterenv.tools.view.metrics import CONTENT_TYPE, exposition
 
         history = self._feed.history
@@ -232,7 +232,7 @@ def _tail(status: RunStatus | None, host: str, worker: str) -> tuple[list[str], 
 
 
 def application(feed: Feed, access: Access) -> Any:
-    """The server as an ASGI application, which watches the run meanwhile."""
+    """The server as an ASGI application, which also watches the run."""
 
     @contextlib.asynccontextmanager
     async def watching(app: Starlette) -> AsyncIterator[None]:
@@ -246,7 +246,7 @@ def application(feed: Feed, access: Access) -> Any:
 
 
 class _Server(uvicorn.Server):
-    """Does not wait for pages that are open."""
+    """A server that does not wait for open pages when it ends."""
 
     def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
         super().__init__(config)
