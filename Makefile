@@ -131,5 +131,5 @@ test-dist: dist  ## install it on every Python that is here, and try it; PYTHONS
 	$(VENV)-dist/bin/python -m tests.integration.packaging.every_python dist $(PYTHONS)
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-adapters $(VENV)-dist build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

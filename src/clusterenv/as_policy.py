@@ -39,7 +39,7 @@ def _refuse_what_cannot_act(policy: Any) -> None:
     missing = [name for name in _POLICY_MEMBERS if not hasattr(policy, name)]
     if 0 < len(missing) < len(_POLICY_MEMBERS) and "act" not in missing:
         raise TypeError(
-            f"{type(policy).__name__} is no policy, it lacks {' and '.join(missing)}: see "
+            f"{type(policy).__name__} is not a policy: it lacks {' and '.join(missing)}; see "
             "clusterenv.Policy"
         )
 
@@ -48,7 +48,7 @@ def wrap_module(module: Any) -> Policy:
     """A policy from a ``torch.nn.Module``; TypeError if it is not one."""
     if not (hasattr(module, "state_dict") and callable(module)):
         raise TypeError(
-            f"{module!r:.80} is no policy: pass a clusterenv.Policy, or a torch.nn.Module "
+            f"{module!r:.80} is not a policy: pass a clusterenv.Policy, or a torch.nn.Module "
             "that returns a torch.distributions object"
         )
     from clusterenv.policies.torch import TorchPolicy

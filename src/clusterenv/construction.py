@@ -199,7 +199,7 @@ def choose_autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
         return AutoresetMode(mode)
     except ValueError:
         names = ", ".join(repr(one.value) for one in AutoresetMode)
-        raise ValueError(f"autoreset_mode={mode!r} is none of {names}") from None
+        raise ValueError(f"autoreset_mode={mode!r} must be one of {names}") from None
 
 
 def _refuse_moved(kwargs: dict[str, Any]) -> None:
@@ -274,7 +274,7 @@ def choose_launcher(launcher: Launcher | str, shared_memory: bool = True) -> Lau
     chosen = _LAUNCHERS[launcher]() if isinstance(launcher, str) else launcher
     chosen = _object_of("launcher", chosen)
     if not hasattr(chosen, "num_hosts"):
-        raise TypeError(f"launcher={chosen!r:.80} is no launcher: pass {_EXPECTED_LAUNCHERS}")
+        raise TypeError(f"launcher={chosen!r:.80} is not a launcher: pass {_EXPECTED_LAUNCHERS}")
     check_workers() if isinstance(chosen, LocalLauncher) else check_head()
     if not shared_memory and isinstance(chosen, LocalLauncher) and chosen.num_hosts == 0:
         return chosen.with_hosts(1)
@@ -311,12 +311,13 @@ def choose_sync_rule(rule: Any) -> SyncRule:
     missing = [name for name in _RULE_MEMBERS if not hasattr(rule, name)]
     if len(missing) == len(_RULE_MEMBERS):
         raise TypeError(
-            f"sync={rule!r:.80} is no sync rule: pass an object such as clusterenv.EveryVersion(), "
-            "clusterenv.EveryNth(10) or clusterenv.AdaptiveSync(threshold=0.1)"
+            f"sync={rule!r:.80} is not a sync rule: pass an object such as "
+            "clusterenv.EveryVersion(), clusterenv.EveryNth(10) or "
+            "clusterenv.AdaptiveSync(threshold=0.1)"
         )
     if missing:
         raise TypeError(
-            f"sync={type(rule).__name__}(…) is no sync rule, it lacks {', '.join(missing)}: see "
+            f"sync={type(rule).__name__}(…) is not a sync rule: it lacks {', '.join(missing)}; see "
             "clusterenv.SyncRule; a rule that measures nothing has rows = 0, "
             'measure = "divergence" and threshold = 0.0'
         )

@@ -33,8 +33,10 @@ def make_room(wanted: int, what: str) -> None:
         return
     # Reading the directory needs one itself; if there is none left, `soft` of them are open.
     num_open = soft
-    with contextlib.suppress(OSError):
-        num_open = len(os.listdir("/dev/fd")) - 1
+    # Not every container has the first, and only Linux has the second.
+    for folder in ("/dev/fd", "/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            num_open = len(os.listdir(folder)) - 1
     needed = num_open + wanted
     if needed <= soft:
         return

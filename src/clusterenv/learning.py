@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from clusterenv.arrays import Array
-from clusterenv.rollout import AnyFragment, Fragment, Rollout, map_structure
+from clusterenv.rollout import AnyFragment, Fragment, Rollout, check_values, map_structure
 
 # torch's; this file does not import it.
 Tensor = Any
@@ -35,6 +35,7 @@ def gae(
     rewards = rollout.rewards if rewards is None else rewards
     next_values = rollout.next_values
     values = rollout.outputs["value"]
+    check_values(values, rewards)
     deltas = rewards + gamma * next_values - values
     carries_on = ~(rollout.terminated | rollout.truncated)
     advantages = np.empty_like(deltas)
@@ -126,6 +127,7 @@ def vtrace(
     """
     rewards = fragment.rewards if rewards is None else rewards
     behaviour, values = fragment.outputs["log_prob"], fragment.outputs["value"]
+    check_values(values, rewards)
     rho = importance_weights(log_prob, behaviour, rho_cap)
     c = trace * importance_weights(log_prob, behaviour, c_cap)
     next_values = fragment.next_values

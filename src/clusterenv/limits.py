@@ -43,5 +43,5 @@ class Limits:
             if not getattr(self, name) >= 0:
                 raise ValueError(
                     f"{name}={getattr(self, name)} must be at least 0 "
-                    "(0: a worker is never replaced)"
+                    "(0 means that no worker or host that fails is replaced)"
                 )

@@ -20,8 +20,8 @@ from clusterenv.protocol.fragments import FragmentPart, join_arrays, kinds_of
 from clusterenv.step_infos import StepInfos
 
 DISAGREEMENT = (
-    "the policy has other outputs on some slots than on others, which cannot be joined; which host "
-    "is wrong, the head can tell only if hosts are not trusted and the policy can act here as well"
+    "the policy's outputs differ between slots and cannot be joined: make act() return the same "
+    "names, shapes and dtypes everywhere (if it does, a host has sent wrong ones)"
 )
 
 
@@ -157,6 +157,16 @@ class Rollout(Fragment):
 
 
 AnyFragment = TypeVar("AnyFragment", bound=Fragment)
+
+
+def check_values(values: Array, rewards: Array) -> None:
+    """ValueError unless there is one value per reward."""
+    # Otherwise NumPy might broadcast one to the other, and the result would look right.
+    if np.shape(values) != np.shape(rewards):
+        raise ValueError(
+            f"values have shape {np.shape(values)}, rewards {np.shape(rewards)}: split a rollout "
+            "of several agents with by_agent first"
+        )
 
 
 def assemble(

@@ -136,7 +136,7 @@ def test_an_evaluation_is_the_same_whenever_the_engine_resets(transport):
 def test_an_engine_that_resets_all_its_envs_says_so_where_some_are_to_be_reset():
     with engines("in-process", 1, answers="ignores") as envs:
         envs.reset(seed=SEED)
-        with pytest.raises(ValueError, match="Engine resets all its envs where"):
+        with pytest.raises(ValueError, match=r"Engine ignores .* and resets all its envs"):
             envs.reset(options={"reset_mask": np.arange(NUM_ENVS) == 1})
 
 
@@ -260,7 +260,7 @@ def test_an_engine_that_resets_otherwise_than_it_says_is_named(how):
     with cluster_env("in-process", VectorBackend(liar), 4, 1) as envs:
         envs.reset(seed=SEED)
         policy = numpy_policy(envs)
-        with pytest.raises(ValueError, match=r"Engine says .* NEXT_STEP, but resets within the"):
+        with pytest.raises(ValueError, match=r"Engine declares .* NEXT_STEP but resets within the"):
             for _ in range(9):
                 envs.step(np.zeros(4, int)) if how == "step" else envs.rollout(policy, 9)
 

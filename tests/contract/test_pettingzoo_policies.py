@@ -270,7 +270,7 @@ def test_a_time_limit_around_the_env_truncates_the_agents_that_are_left():
     [
         ({}, ValueError, "has no policy"),
         ({"a": NumpyPolicy}, TypeError, "NumpyPolicy is a class"),
-        ({"a": 3}, TypeError, "is no policy"),
+        ({"a": 3}, TypeError, "is not a policy"),
     ],
 )
 def test_what_is_no_policy_is_refused(given, error, message):

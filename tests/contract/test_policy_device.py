@@ -39,7 +39,7 @@ def test_a_worker_without_a_gpu_says_so_and_what_to_do(envs):
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:{host}", "cuda:{worker", "", 3])
 def test_a_device_that_torch_does_not_know_is_refused(device):
-    with pytest.raises(ValueError, match="is none that torch knows: pass 'cpu', 'cuda'"):
+    with pytest.raises(ValueError, match="is unknown to torch: pass 'cpu', 'cuda'"):
         TorchPolicy(net("categorical"), device=device)
 
 

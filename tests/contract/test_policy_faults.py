@@ -117,7 +117,7 @@ def test_spaces_without_arrays_say_so_every_time():
     make = partial(SpaceEnv, Text(5), Discrete(2), info_kinds=())
     with cluster_env("in-process", make, 2, 1) as envs:
         for _ in range(2):
-            with pytest.raises(TypeError, match="a policy needs spaces made of arrays"):
+            with pytest.raises(TypeError, match="a policy on the workers needs spaces of arrays"):
                 envs.rollout(Stubborn(lambda n: np.zeros(n, np.int64)), 2)
 
 
@@ -212,7 +212,7 @@ def test_what_is_no_policy_is_refused(envs, thing):
         partial(envs.rollout, num_steps=2),
         partial(envs.evaluate, episodes=1),
     ):
-        with pytest.raises(TypeError, match="is no policy"):
+        with pytest.raises(TypeError, match="is not a policy"):
             use(thing)
     assert_works(envs)
 

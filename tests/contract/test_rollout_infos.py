@@ -135,6 +135,7 @@ def test_infos_can_be_left_out(talkative):
 
 def test_envs_that_say_nothing_have_no_infos(transport):
     with cluster_env(transport, "CartPole-v1", 3, 2) as envs:
+        envs.reset(seed=SEED)
         rollout = envs.rollout(numpy_policy(envs), 60)
         assert len(rollout.finals.steps) > 0
         assert dict(rollout.infos) == {}

@@ -12,7 +12,7 @@ from tests.integration.polling import MARK, eventually, marked_processes
 
 ROOT = Path(__file__).parents[2]
 PREAMBLE = """
-import os, signal, sys, time
+import os, signal, sys, time, warnings
 from functools import partial
 import numpy as np
 from gymnasium.vector import SyncVectorEnv

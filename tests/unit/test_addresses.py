@@ -100,7 +100,7 @@ def test_a_name_that_leads_nowhere_is_told_and_tried_again(monkeypatch):
 
 @pytest.mark.parametrize("address", ["head:80", "tcp://head", "tcp://head:http", "udp://head:80"])
 def test_what_is_no_address_is_refused(address):
-    with pytest.raises(ValueError, match=f"'{address}' is no address of a head"):
+    with pytest.raises(ValueError, match=f"'{address}' is not a head's address"):
         numeric(address, 0.0, pytest.fail)
 
 

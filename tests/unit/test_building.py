@@ -1,10 +1,13 @@
 """Workers build their envs, and the host knows who has, who has not, and who never will."""
 
+import re
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from clusterenv.errors import StartupError
+from clusterenv.head.opening import _wait_until_ready
 from clusterenv.host.building import CouldNotBuildError
 from clusterenv.host.worker import WorkerState
 from clusterenv.memory.messages import BuildEnvs, EnvsBuilt, EnvWarned
@@ -216,3 +219,16 @@ def test_closing_lets_those_that_are_ready_close_their_envs(make_stage):
     assert [one.was_waited_for for one in paper] == [True, False]
     assert all(one.is_killed for one in paper)
     stage.workers.close = lambda grace_s: None
+
+
+def test_workers_that_have_built_their_envs_but_never_become_ready_are_named(make_stage):
+    stage = make_stage(num_workers=3).lay_out()
+    stage.worker(0).say_laid_out()
+    stage.events()
+    session = SimpleNamespace(pump=lambda _: None, raise_errors=lambda: None)
+    late = ", ".join(worker.whereabouts() for worker in stage.host.staff[1:])
+    message = re.escape(
+        f"1 of 3 workers became ready within startup_timeout_s=0; waiting for {late};"
+    )
+    with pytest.raises(StartupError, match=rf"{message} .*Limits\(startup_timeout_s=…\)"):
+        _wait_until_ready(session, stage.host, 0.0)

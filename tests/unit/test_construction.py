@@ -328,7 +328,7 @@ def test_a_rule_that_lacks_something_is_refused_with_what_it_lacks():
         def cause_to_pull(self, news):
             return None
 
-    message = r"sync=Lacking.* is no sync rule, it lacks rows, measure, threshold: see .*SyncRule"
+    message = r"sync=Lacking.* is not a sync rule: it lacks rows, measure, threshold; .*SyncRule"
     with pytest.raises(TypeError, match=message):
         ClusterEnv("CartPole-v1", sync=Lacking())
 
@@ -344,7 +344,7 @@ def test_the_class_of_a_rule_that_needs_arguments_is_refused_with_their_names():
 
 @pytest.mark.parametrize("given", ["adaptive", 3, True])
 def test_what_is_no_rule_at_all_is_refused_with_the_rules_that_exist(given):
-    message = rf"sync={given!r} is no sync rule: pass an object such as .*AdaptiveSync\("
+    message = rf"sync={given!r} is not a sync rule: pass an object such as .*AdaptiveSync\("
     with pytest.raises(TypeError, match=message):
         choose_sync_rule(given)
 
@@ -385,7 +385,8 @@ def test_the_class_of_a_launcher_that_needs_arguments_is_refused_with_their_name
 
 @pytest.mark.parametrize("given", [None, 4, ["local"]])
 def test_what_is_no_launcher_is_refused_with_what_is_one(given):
-    message = re.escape(f"launcher={given!r} is no launcher: pass 'local', 'in-process', or an")
+    words = f"launcher={given!r} is not a launcher: pass 'local', 'in-process', or an"
+    message = re.escape(words)
     with pytest.raises(TypeError, match=message):
         choose_launcher(given)
 
@@ -410,7 +411,8 @@ def test_a_group_is_an_object_of_its_class(name):
 
 
 def test_an_unknown_autoreset_mode_is_refused_with_those_that_exist():
-    with pytest.raises(ValueError, match="autoreset_mode='same' is none of 'NextStep', 'SameStep'"):
+    message = "autoreset_mode='same' must be one of 'NextStep', 'SameStep'"
+    with pytest.raises(ValueError, match=message):
         ClusterEnv("CartPole-v1", autoreset_mode="same")
 
 
@@ -449,11 +451,12 @@ def test_a_policy_that_lacks_something_is_refused_with_what_it_lacks():
     class Lacking:
         act = Table.act
 
-    with pytest.raises(TypeError, match="Lacking is no policy, it lacks weights and load"):
+    with pytest.raises(TypeError, match="Lacking is not a policy: it lacks weights and load"):
         AsPolicy()(Lacking())
 
 
 @pytest.mark.parametrize("given", [None, 3, "policy", {"w": 1}])
 def test_what_is_no_policy_is_refused_with_what_is_one(given):
-    with pytest.raises(TypeError, match=r"is no policy: pass a clusterenv.Policy, or a torch.nn"):
+    message = r"is not a policy: pass a clusterenv.Policy, or a torch.nn"
+    with pytest.raises(TypeError, match=message):
         AsPolicy()(given)

@@ -128,7 +128,7 @@ ODD_SPACES = {
 
 @pytest.mark.parametrize("plain", ODD_SPACES.values(), ids=ODD_SPACES)
 def test_what_no_space_can_be_made_of_is_the_hosts_fault(plain):
-    with pytest.raises(ProtocolError, match="no description of"):
+    with pytest.raises(ProtocolError, match="malformed description of"):
         read(plain)
 
 

@@ -14,8 +14,6 @@ from clusterenv import distributions
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-# Its only block is a fragment of examples/ppo.py, which is tested.
-NOT_RUN = {"aps.md"}
 # Libraries that are not part of the dev extra, or not for every machine.
 NEEDED = {
     "coming-from.md": ("envpool",),
@@ -55,7 +53,7 @@ def pages_with_code():
     return sorted(name for name, page in pages.items() if BLOCK.search(page))
 
 
-@pytest.mark.parametrize("name", sorted({*pages_with_code()} - NOT_RUN))
+@pytest.mark.parametrize("name", sorted(pages_with_code()))
 def test_code_on_the_page_runs(name, tmp_path):
     page, script = (DOCS / name).read_text(), tmp_path / "page.py"
     missing = [module for module in NEEDED.get(name, ()) if find_spec(module) is None]

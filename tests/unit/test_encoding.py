@@ -103,7 +103,7 @@ def test_weights_that_are_cut_off_anywhere_are_refused(encoding):
 def test_a_delta_needs_something_to_start_from():
     base, snapshot = Snapshot(weights(1), "delta"), Snapshot(weights(1, 1e-3), "delta")
     said, data, _ = travel("delta", snapshot, base)
-    with pytest.raises(ProtocolError, match="start from"):
+    with pytest.raises(ProtocolError, match="whose base version is not here"):
         decode(said, data, snapshot.layout, None)
 
 

@@ -157,21 +157,24 @@ def test_bfloat16_travels_as_float32():
 
 
 WRONG = {
-    "no function": (lambda: JaxPolicy(params(), apply), "is no function: pass JaxPolicy"),
+    "no function": (lambda: JaxPolicy(params(), apply), "is not a function: pass JaxPolicy"),
     "no arrays": (lambda: JaxPolicy(apply, {}), "has no arrays"),
     "a key": (lambda: JaxPolicy(apply, {"k": jax.random.key(0)}), r"params\['k'\] is a random key"),
-    "no such part": (lambda: JaxPolicy(apply, params(), stays_at_head=("crit",)), "no 'crit'"),
+    "no such part": (
+        lambda: JaxPolicy(apply, params(), stays_at_head=("crit",)),
+        r"stays_at_head='crit': .* names are \['actor', 'critic'\]",
+    ),
     "logits": (
         lambda: JaxPolicy(lambda p, rows: rows, params()).act(OBSERVATIONS, None, None),
         "expected a distribution: return one of clusterenv.distributions",
     ),
     "other weights": (
         lambda: JaxPolicy(apply, params()).load({"b": np.zeros(2)}),
-        r"it has \['b'\], which this one lacks, and lacks \['actor/0/weight', 'critic'\]",
+        r"unexpected \['b'\], missing \['actor/0/weight', 'critic'\]",
     ),
     "other params": (
         lambda: setattr(JaxPolicy(apply, params()), "params", {"actor": np.zeros(2)}),
-        "of another form than those that the policy was made with",
+        "params differ from those the policy was created with",
     ),
 }
 

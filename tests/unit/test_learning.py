@@ -1,5 +1,7 @@
 """What learners may use, against its definition, one episode at a time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -116,6 +118,30 @@ def test_without_values_the_error_says_what_to_do():
     rollout.outputs.clear()
     with pytest.raises(ValueError, match="give the policy a `value`"):
         gae(rollout, 0.9, 0.9)
+
+
+def of_several_agents(num_agents):
+    """A rollout whose values, unlike its rewards, have one column per agent."""
+    rollout = make_rollout(np.random.default_rng(5), 4, 3, np.zeros((4, 3)))
+    rollout.outputs["value"] = np.zeros((4, 3, num_agents))
+    rollout.outputs["log_prob"] = np.zeros((4, 3))
+    finals = replace(rollout.finals, values=np.zeros((0, num_agents)))
+    return replace(rollout, last_values=np.zeros((3, num_agents)), finals=finals)
+
+
+# Three agents in three envs: NumPy would broadcast the rewards without an error.
+@pytest.mark.parametrize("num_agents", [2, 3])
+@pytest.mark.parametrize(
+    "estimate",
+    [
+        pytest.param(lambda rollout: gae(rollout, 0.9, 0.9), id="gae"),
+        pytest.param(lambda rollout: vtrace(rollout, np.zeros((4, 3)), 0.9), id="vtrace"),
+    ],
+)
+def test_values_of_several_agents_are_refused_with_what_to_do(estimate, num_agents):
+    message = rf"values have shape \(4, 3, {num_agents}\), rewards \(4, 3\): split .*by_agent first"
+    with pytest.raises(ValueError, match=message):
+        estimate(of_several_agents(num_agents))
 
 
 RNG = np.random.default_rng(11)

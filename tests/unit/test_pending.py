@@ -105,7 +105,7 @@ def test_a_fragment_answers_nothing_but_a_request_to_collect():
     pending = pending_with(step(1, 0), request := collect(2, 1))
     assert pending.collect_of(2) is request
     for number in (1, 3):
-        with pytest.raises(ProtocolError, match="none to collect"):
+        with pytest.raises(ProtocolError, match="not a pending Collect"):
             pending.collect_of(number)
 
 

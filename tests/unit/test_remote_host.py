@@ -107,7 +107,7 @@ def test_no_state_is_left_out_or_said_twice(state, following):
     if (state, following) in MAY_FOLLOW:
         host.become(following)
     else:
-        with pytest.raises(ProtocolError, match=f"it is {state.name}, and cannot be"):
+        with pytest.raises(ProtocolError, match=f"from {state.name} to {following.name}"):
             host.become(following)
 
 

@@ -363,5 +363,5 @@ def test_seconds_of_workers_are_believed(values):
     ],
 )
 def test_what_are_no_seconds_is_refused(values):
-    with pytest.raises(ProtocolError, match="no seconds"):
+    with pytest.raises(ProtocolError, match="malformed worker times"):
         check_values(CountTime(1, (4, 5), False), (4, 5), values)

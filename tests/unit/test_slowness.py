@@ -61,8 +61,8 @@ def test_who_shows_its_stacks_is_told_once_with_slot_and_stack():
     worker.pulse.beat(31.0, 0.5, 1)
     (text,) = told(31.5, worker)
     assert text == (
-        "worker-1.0 (pid 7) makes no progress for 31 s in a step, in the env of slot 3; it counts "
-        "as lost after step_timeout_s=300\nIts stack, the last call first:\n"
+        "worker-1.0 (pid 7) has made no progress for 31 s in a step, in the env of slot 3; it "
+        "counts as lost after step_timeout_s=300\nIts stack, the last call first:\n"
         'Thread 0x2 (most recent call first):\n  File "/home/me/env.py", line 7 in step'
     )
     worker.pulse.beat(100.0, 0.5, 1)
@@ -82,7 +82,7 @@ def test_of_several_the_first_is_told_and_the_others_are_counted():
     for worker in workers:
         worker.pulse.beat(31.0, 0.5, 1)
     (text,) = told(31.5, *workers)
-    assert "(as 2 more workers do)" in text
+    assert "(nor have 2 more workers)" in text
 
 
 def test_who_went_on_meanwhile_is_not_told():

@@ -116,9 +116,9 @@ def test_short_jobs_get_short_notice(limit, notice):
     [
         ({"cpus_per_node": 0}, "cpus_per_node=0"),
         ({"gpus_per_node": -1}, "gpus_per_node=-1"),
-        ({"time_limit": "soon"}, "time_limit='soon'"),
+        ({"time_limit": "soon"}, "time_limit='soon' must be minutes"),
         ({"mem_per_node": "much"}, "mem_per_node='much'"),
-        ({"mem_per_node": 64}, "mem_per_node=64 must be text"),
+        ({"mem_per_node": 64}, "mem_per_node=64 must be a string"),
         ({"notice_s": 0}, "notice_s=0"),
     ],
 )

@@ -175,7 +175,7 @@ def test_a_hosts_file_has_comments_and_counts(tmp_path):
 def test_a_line_of_a_hosts_file_that_says_nothing_is_named(tmp_path, line):
     file = tmp_path / "hosts"
     file.write_text(f"b 1\n{line}\n")
-    with pytest.raises(ValueError, match="line 2: expected a name and, if you like, its number"):
+    with pytest.raises(ValueError, match='line 2: expected "NAME" or "NAME WORKERS", got'):
         SshLauncher(file)
 
 

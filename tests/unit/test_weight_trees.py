@@ -91,5 +91,5 @@ def test_what_is_no_array_is_refused_by_name():
 
 
 def test_weights_of_another_form_are_refused_with_what_differs():
-    with pytest.raises(ValueError, match=r"it has \['bias'\], which this one lacks, and lacks \['"):
+    with pytest.raises(ValueError, match=r"another policy: unexpected \['bias'\], missing \['"):
         policy_of().load({"bias": np.zeros(2)})

@@ -62,7 +62,10 @@ class JaxBackend:
             ("action_space", action_space),
         ):
             if space is not None and not isinstance(space, Space):
-                raise TypeError(f"{name}={space!r:.80} is no gymnasium.spaces object")
+                raise TypeError(
+                    f"{name}={space!r:.80} must be a gymnasium.spaces object, such as "
+                    "Box(-1, 1, (3,))"
+                )
         if max_episode_steps is not None and max_episode_steps < 1:
             raise ValueError(f"max_episode_steps={max_episode_steps} must be at least 1")
         self.env, self.params = env, params

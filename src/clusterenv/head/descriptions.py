@@ -46,7 +46,7 @@ def read_description(data: bytes, count: int, trusted: bool) -> Description:
                 "observation_spaces": [_read_space(plain, trusted) for plain in observations],
                 "action_spaces": [_read_space(plain, trusted) for plain in actions],
             }
-    raise ProtocolError("no description of envs")
+    raise ProtocolError("malformed description of envs")
 
 
 def _read_space(plain: Any, trusted: bool) -> Space[Any]:
@@ -59,5 +59,6 @@ def _read_space(plain: Any, trusted: bool) -> Space[Any]:
             assert space == twin
             batch_space(twin, 1)
     except Exception as error:
-        raise ProtocolError(f"no description of a space: {ProtocolError.of(error)}") from error
+        problem = f"malformed description of a space: {ProtocolError.of(error)}"
+        raise ProtocolError(problem) from error
     return space

@@ -309,7 +309,8 @@ class DivergenceMeter:
     def _divergences_of(self, newest: Distribution | None, rows: _Rows) -> tuple[Array, Array]:
         if newest is None:
             raise NoDistributionError(
-                "AdaptiveSync needs policies whose `act` says what it drew from"
+                "AdaptiveSync needs the distribution that actions are drawn from: return "
+                "Acted(…, distribution=…) from act(), or use EveryVersion() or EveryNth(n)"
             )
         log_prob = newest.log_prob(join_leaves(self._action_space, rows.actions))
         if not rows.behaviour:

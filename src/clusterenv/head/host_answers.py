@@ -122,7 +122,7 @@ def _read_arrays(
 ) -> dict[str, Array]:
     codings = {coding.name: coding for coding in message.codings}
     if not codings.keys() <= set(message.names):
-        raise ProtocolError("arrays are said to be coded that are not there")
+        raise ProtocolError("codings for arrays that are missing")
     arrays = {}
     for name, (dtype, shape), frame in zip(message.names, message.arrays, frames, strict=True):
         if name in codings:
@@ -169,7 +169,7 @@ def _take_loss(host: RemoteHost, message: WorkerLost) -> Lost:
 def ascending(slots: tuple[int, ...]) -> tuple[int, ...]:
     """``slots``, if they ascend; ProtocolError if not, or if there are none."""
     if not slots or not all(map(lt, slots, slots[1:])):
-        raise ProtocolError("slots that do not ascend")
+        raise ProtocolError("slots are missing or not in ascending order")
     return slots
 
 
@@ -194,7 +194,7 @@ def _by_request(
     said_of = [slot for extra in extras for slot in ascending(extra.slots)]
     named = frozenset(said_of)
     if len(named) != len(said_of):
-        raise ProtocolError("it says something of a slot twice")
+        raise ProtocolError("extras name a slot twice")
     left = set(named)
     for request, group in answered:
         own = set(group)
@@ -205,7 +205,7 @@ def _by_request(
         if rest := [slot for slot in group if slot not in named]:
             rows.append(Rows(request, rest))
     if left:
-        raise ProtocolError("it says something of slots that it has no rows of")
+        raise ProtocolError("extras for slots without rows")
     return rows
 
 
@@ -221,7 +221,7 @@ class RowSink:
     def put(self, slots: Sequence[int], frame: Buffer) -> None:
         """Take the rows of these slots (ascending); ProtocolError if their size does not fit."""
         if len(frame) != self._layout.size(len(slots)):
-            raise ProtocolError(f"{len(frame)} bytes are no rows of {len(slots)} slots")
+            raise ProtocolError(f"{len(frame)} bytes do not fit the rows of {len(slots)} slots")
         rows = rows_of(slots)
         came = self._layout.view(frame, len(slots))
         for target, source in zip(self.results.arrays, came.arrays, strict=True):

@@ -187,7 +187,7 @@ class Hosts:
             self._rate_limits.late(host.name)
             return True
         if host.is_idle and not isinstance(message, WorkerLost):
-            raise ProtocolError(f"{type(message).__name__}, and it was asked for nothing")
+            raise ProtocolError(f"unexpected {type(message).__name__}: no request is pending")
         return False
 
     def _welcome(self, host: RemoteHost, hello: Hello) -> None:

@@ -6,6 +6,7 @@ import os
 import secrets
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ from clusterenv.host.events import Stuck
 from clusterenv.host.host import LocalHost
 from clusterenv.host.plan import Plan, Spaces, WorkerLimits, WorkerSetup
 from clusterenv.host.starting import ProcessStarter, Starter, ThreadStarter, hash_environment
+from clusterenv.host.worker import Worker
 from clusterenv.launchers.base import THREAD_NAME, cores
 from clusterenv.launchers.in_process import InProcessLauncher
 from clusterenv.limits import Limits
@@ -191,9 +193,19 @@ def _wait_until_ready(session: Session, host: LocalHost, timeout_s: float) -> No
     deadline = time.monotonic() + timeout_s
     while not host.is_ready:
         if time.monotonic() > deadline:
-            raise StartupError(f"not all workers got ready within startup_timeout_s={timeout_s:g}")
+            raise StartupError(_who_is_late(host.staff, timeout_s))
         session.pump(_TICK_S)
         session.raise_errors()
+
+
+def _who_is_late(staff: Sequence[Worker], timeout_s: float) -> str:
+    late = [worker for worker in staff if not worker.is_ready]
+    return (
+        f"{len(staff) - len(late)} of {len(staff)} workers became ready "
+        f"within startup_timeout_s={timeout_s:g}; waiting for "
+        f"{', '.join(worker.whereabouts() for worker in late)}; if they need longer, raise "
+        f"limits=Limits(startup_timeout_s=…){late[0].log()}"
+    )
 
 
 def workers_by_host(settings: Settings) -> list[int | None]:

@@ -56,7 +56,7 @@ class Pending:
         """Note an answer to this request, which must be one of ``kinds``, for these slots."""
         request = self._find(number, slots)
         if kinds and not isinstance(request, kinds):
-            raise ProtocolError(f"another kind of answer than {type(request).__name__} needs")
+            raise ProtocolError(f"wrong kind of answer to {type(request).__name__}")
         self.done([(request, slots)])
         return request
 
@@ -76,7 +76,7 @@ class Pending:
         """Note that the host will not answer these requests for these slots."""
         named = [(number, slot) for number, slots in parts for slot in slots]
         if len(set(named)) != len(named):
-            raise ProtocolError("it says twice that it will not answer")
+            raise ProtocolError("a request is voided twice for one slot")
         voided = tuple(Voided(self._find(number, slots), slots) for number, slots in parts)
         self.done((one.request, one.slots) for one in voided)
         return voided
@@ -104,7 +104,7 @@ class Pending:
         """The collect request with this number."""
         request = self._open.get(number, (None, None))[0]
         if not isinstance(request, Collect):
-            raise ProtocolError(f"a fragment for request {number}, which is none to collect")
+            raise ProtocolError(f"a fragment for request {number}, which is not a pending Collect")
         return request
 
     @property

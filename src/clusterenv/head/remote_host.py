@@ -105,7 +105,7 @@ class RemoteHost:
     def become(self, state: HostState) -> None:
         """Go on to another state; ProtocolError if that is not allowed."""
         if state not in _NEXT[self.state]:
-            raise ProtocolError(f"it is {self.state.name}, and cannot be {state.name} next")
+            raise ProtocolError(f"cannot go from {self.state.name} to {state.name}")
         if self.is_ready:
             # Building other envs does not count as work.
             self._worked_before_s, self.ready_at = self.worked_s(time.monotonic()), math.inf
@@ -200,7 +200,7 @@ class RemoteHost:
     def note_pulled(self, seconds: float) -> None:
         """Note that it has loaded the weights that it asked for ``seconds`` ago."""
         if not self._num_pulls or not 0.0 <= seconds < math.inf:
-            raise ProtocolError("it has loaded weights that nobody sent")
+            raise ProtocolError("Pulled without a pull, or with an invalid time")
         self._num_pulls -= 1
 
     # Asking.

@@ -31,7 +31,7 @@ def find_stuck(workers: Sequence[Worker], limits: WorkerLimits, now: float) -> I
     if found:
         # Threads of one process take turns: the others wait for the one in user code.
         worker, seconds = max(found, key=lambda one: len(_stack_of(one[0])))
-        others = f" (as {len(found) - 1} more workers do)" if len(found) > 1 else ""
+        others = f" (nor have {len(found) - 1} more workers)" if len(found) > 1 else ""
         yield Stuck(worker.name, _in_words(worker, seconds, others, limits))
 
 
@@ -87,8 +87,8 @@ def _in_words(worker: Worker, seconds: float, others: str, limits: WorkerLimits)
     stack = _stack_of(worker)
     shown = f"\nIts stack, the last call first:\n{stack}" if stack else ""
     return (
-        f"{worker.whereabouts()} makes no progress for {seconds:.0f} s in {doing}{where}{others}; "
-        f"it counts as lost after {limit}={allowed_s:g}{shown}"
+        f"{worker.whereabouts()} has made no progress for {seconds:.0f} s in {doing}{where}"
+        f"{others}; it counts as lost after {limit}={allowed_s:g}{shown}"
     )
 
 

@@ -41,8 +41,8 @@ def check_environment(environment: Mapping[str, str] | None) -> dict[str, str]:
             )
         if not name or "=" in name or "\0" in name + value:
             raise ValueError(
-                f"environment={{{name!r}: …}}: that is no name of a variable, which is not empty "
-                "and has no '=' in it; neither name nor value may have NUL"
+                f"environment={{{name!r}: …}}: a variable's name must not be empty or contain '='; "
+                "neither name nor value may contain NUL"
             )
         if name == "PYTHONHASHSEED":
             raise ValueError(

@@ -116,7 +116,11 @@ class SshLauncher(ProcessLauncher):
             key, _, value = line.partition(" ")
             if key == "hostname":
                 return value
-        raise ValueError(f"ssh does not know {machine!r}: {answer.stderr.strip()}")
+        reason = answer.stderr.strip() or "it gives no reason"
+        raise ValueError(
+            f"ssh knows no address of {machine!r}: {reason}; "
+            f"check the name and ssh's configuration: {shlex.join([*self._ssh, '-G', machine])}"
+        )
 
     def start(self, orders: Sequence[Order]) -> None:
         """Start these hosts; do not wait for them."""
@@ -233,7 +237,6 @@ def _lines_of(path: Path) -> Iterator[tuple[str, int | None]]:
             continue
         if len(words) > 2 or not all(word.isdigit() and int(word) for word in words[1:]):
             raise ValueError(
-                f"{path}, line {number}: expected a name and, if you like, its number of workers, "
-                f"got {line!r}"
+                f'{path}, line {number}: expected "NAME" or "NAME WORKERS", got {line!r}'
             )
         yield words[0], int(words[1]) if len(words) > 1 else None

@@ -86,7 +86,7 @@ class Received:
         before = self._vector if base and base == self._version else None
         vector = decode(encoding, data, decode_layout(layout), before)
         if zlib.crc32(vector) != checksum:
-            raise ProtocolError(f"the weights of version {version} are damaged")
+            raise ProtocolError(f"the weights of version {version} are damaged (checksum mismatch)")
         self._version, self._vector = version, vector
         return vector
 

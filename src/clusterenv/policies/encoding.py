@@ -59,11 +59,11 @@ def decode(encoding: str, data: Buffer, layout: Layout, base: bytearray | None) 
     count = sum(math.prod(shape) for _, dtype, shape in layout if dtype == _FLOAT32)
     if encoding == "delta":
         if base is None:
-            raise ProtocolError("a delta of weights, and nothing that it could start from")
+            raise ProtocolError("a weight delta whose base version is not here")
         changes, rest = _decompress(data, count)
         codes = _apply(changes, _split(base, layout)[0])
     elif len(data) < 2 * count:
-        raise ProtocolError(f"{len(data)} bytes are no {count} rounded weights")
+        raise ProtocolError(f"{len(data)} bytes cannot hold {count} bf16 weights")
     else:
         codes, rest = np.frombuffer(data[: 2 * count], np.uint16), bytes(data[2 * count :])
     return _join(codes, rest, layout)
@@ -143,7 +143,7 @@ def _decompress(data: Buffer, count: int) -> tuple[Array, bytes]:
     except zlib.error as error:
         raise ProtocolError(f"damaged weights: {error}") from error
     if len(halves) != 2 * count or beyond or not unpacker.eof:
-        raise ProtocolError("a delta of another length than the weights")
+        raise ProtocolError("a weight delta of the wrong length")
     changes = np.empty(2 * count, np.uint8)
     changes[1::2], changes[0::2] = halves[:count], halves[count:]
     return changes.view(np.uint16), unpacker.unused_data

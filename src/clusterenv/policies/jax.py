@@ -55,7 +55,7 @@ class JaxPolicy:
     ) -> None:
         if not callable(apply):
             raise TypeError(
-                f"apply={apply!r:.80} is no function: pass JaxPolicy(apply, params) with "
+                f"apply={apply!r:.80} is not a function: pass JaxPolicy(apply, params) with "
                 "apply(params, observations) → a distribution"
             )
         self._apply, self._value = apply, value
@@ -63,7 +63,11 @@ class JaxPolicy:
         self._tree = _Tree(params)
         for part in stays_at_head:
             if not any(_is_part(name, part) for name in self._tree.names):
-                raise ValueError(f"stays_at_head: the params have no {part!r}")
+                tops = sorted({name.partition("/")[0] for name in self._tree.names})
+                raise ValueError(
+                    f"stays_at_head={part!r}: the params have no weights of that name; their "
+                    f"top-level names are {tops}"
+                )
         self._stays_at_head = tuple(stays_at_head)
         self._set_up()
 
@@ -150,8 +154,8 @@ class JaxPolicy:
         own = {name for name in tree.names if self._travels(name)}
         if own != weights.keys():
             raise ValueError(
-                f"these are the weights of another policy: it has {sorted(weights.keys() - own)}, "
-                f"which this one lacks, and lacks {sorted(own - weights.keys())}"
+                "these weights belong to another policy: unexpected "
+                f"{sorted(weights.keys() - own)}, missing {sorted(own - weights.keys())}"
             )
         self._tree = tree.with_arrays(
             [
@@ -210,8 +214,8 @@ class _Tree:
         if mine != others:
             different = sorted(mine.items() ^ others.items(), key=str)[:4]
             raise ValueError(
-                f"params of another form than those that the policy was made with: {different} "
-                "are in one of the two only; make a new JaxPolicy for them"
+                f"params differ from those the policy was created with in {different}: create a "
+                "new JaxPolicy for them"
             )
 
     def _kinds(self) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -64,7 +64,10 @@ class TorchPolicy:
         names = unwrap(module).state_dict()
         for part in stays_at_head:
             if not any(_is_part(name, part) for name in names):
-                raise ValueError(f"stays_at_head: the module has no {part!r}")
+                raise ValueError(
+                    f"stays_at_head={part!r}: the module has no weights of that name; its "
+                    f"top-level names are {sorted({name.partition('.')[0] for name in names})}"
+                )
         self._stays_at_head, self._device = tuple(stays_at_head), check_device(device)
         self.module = module
         # It moves to another device with the rest; a lookup at each act costs as much as a layer.
@@ -149,7 +152,7 @@ def check_device(device: str) -> str:
         kind = torch.device(device.format(worker=0)).type
     except (RuntimeError, KeyError, IndexError, ValueError, AttributeError) as error:
         raise ValueError(
-            f"device={device!r} is none that torch knows: pass 'cpu', 'cuda' or 'cuda:{{worker}}'"
+            f"device={device!r} is unknown to torch: pass 'cpu', 'cuda' or 'cuda:{{worker}}'"
         ) from error
     if kind == "meta":
         raise ValueError("device='meta' has no numbers to act with: pass 'cpu' or 'cuda'")

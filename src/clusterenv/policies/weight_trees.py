@@ -25,8 +25,8 @@ def tree_like(tree: Any, named: Mapping[str, Array]) -> Any:
     own = named_weights(tree).keys()
     if own != named.keys():
         raise ValueError(
-            f"these are the weights of another policy: it has {sorted(named.keys() - own)}, which "
-            f"this one lacks, and lacks {sorted(own - named.keys())}"
+            "these weights belong to another policy: unexpected "
+            f"{sorted(named.keys() - own)}, missing {sorted(own - named.keys())}"
         )
     return _filled(tree, named, "")
 

@@ -210,5 +210,5 @@ def _receive(caller: socket.socket, most_bytes: int) -> bytes:
     while received := caller.recv(1 << 16):
         data += received
         if len(data) > most_bytes:
-            raise OSError("no status is so long")
+            raise OSError(f"the answer exceeds {most_bytes} bytes, the most that a run sends")
     return bytes(data)

@@ -218,7 +218,10 @@ class AdaptiveSync:
             ("spread", 0 <= self.spread < 1),
         ):
             if not ok:
-                raise ValueError(f"AdaptiveSync({name}={getattr(self, name)}) makes no sense")
+                raise ValueError(
+                    f"AdaptiveSync({name}={getattr(self, name)}) is out of range: threshold >= 0, "
+                    "max_lag >= 1 or None, max_age_s > 0, rows >= 2, 0 <= spread < 1"
+                )
         if self.max_lag is None:
             warnings.warn(
                 "AdaptiveSync(max_lag=None): nothing bounds how stale a worker gets. A loss that "

@@ -30,7 +30,7 @@ def _open(pid: int, number: int = 1) -> int:
     fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise ValueError("its standard output is no file")
+        raise ValueError("its standard output is not a file")
     return fd
 
 

@@ -153,7 +153,7 @@ def _split(address: str) -> tuple[str, int]:
     scheme, _, place = address.partition("://")
     host, _, port = place.rpartition(":")
     if scheme != "tcp" or not host or not port.isdigit():
-        raise ValueError(f"{address!r} is no address of a head: expected tcp://HOST:PORT")
+        raise ValueError(f"{address!r} is not a head's address: expected tcp://HOST:PORT")
     return host.strip("[]"), int(port)
 
 

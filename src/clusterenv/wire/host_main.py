@@ -29,6 +29,8 @@ from clusterenv.wire.messages import PROTOCOL_VERSION, Hello
 from clusterenv.wire.serving import Service
 from clusterenv.wire.versions import versions
 
+_BY_HAND = "launchers start this command; by hand, pass the key file of the run: --key-file FILE"
+
 
 def run_host(
     key_file: str | None = None,
@@ -40,7 +42,8 @@ def run_host(
     if key_file is None:
         invitation, is_lifeline = _get_invitation()
         _run(invitation, workers, is_lifeline, EXIT_HEAD_GONE)
-    ticket = _parse(_read_key_file(Path(key_file)), key_file)
+    advice = "copy the key file of the current run again"
+    ticket = _parse(_read_key_file(Path(key_file)), key_file, advice)
     ticket = ticket if head is None else ticket.at(head)
     if not once:
         raise SystemExit(keep_attached(ticket.to_bytes(), workers))
@@ -146,14 +149,14 @@ def _take_from_environment(name: str) -> str | None:
     return value
 
 
-def _parse(data: bytes, source: str) -> Invitation:
+def _parse(data: bytes, source: str, advice: str = _BY_HAND) -> Invitation:
     try:
         invitation = Invitation.from_bytes(data)
         invitation.check_keys()
         return invitation
     except ProtocolError as error:
         raise SystemExit(
-            f"clusterenv host: what {source} holds is no invitation: {error}"
+            f"clusterenv host: {source} does not hold a valid invitation ({error}); {advice}"
         ) from None
 
 

@@ -61,4 +61,6 @@ class Invitation(msgspec.Struct, frozen=True):
         """ProtocolError for a malformed key, which ZeroMQ would refuse without saying so."""
         for key in (self.server_key, self.public_key, self.secret_key):
             if len(key) != _KEY_CHARACTERS or not key.isascii() or not key.isprintable():
-                raise ProtocolError(f"a key in it has not {_KEY_CHARACTERS} characters of ASCII")
+                raise ProtocolError(
+                    f"one of its keys is not {_KEY_CHARACTERS} printable ASCII characters"
+                )

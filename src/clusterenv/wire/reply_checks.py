@@ -197,7 +197,7 @@ class ReplyChecks:
     ) -> None:
         """Check what a policy did in one step of these slots; ``observe`` returns observations."""
         if not (isinstance(acted, dict) and {"action", "version"} <= acted.keys()):
-            raise ProtocolError("nothing that a policy could have done")
+            raise ProtocolError("malformed policy output: expected a dict with action and version")
         made = {f"actions/{index}": array for index, array in self._leaves_in(acted["action"])}
         made |= {f"outputs/{name}": acted[name] for name in acted.keys() - {"action", "version"}}
         for array in (*made.values(), acted["version"]):
@@ -226,7 +226,7 @@ class ReplyChecks:
 
     def _check_versions(self, versions: Array, num_slots: int, asked: Newest) -> None:
         if versions.shape != (num_slots,) or versions.dtype != _INT:
-            raise ProtocolError("no version for each slot")
+            raise ProtocolError("expected one int64 version per slot")
         policies = set()
         for version in {int(versions.min()), int(versions.max())}:
             self._check_version(version, asked)
@@ -245,7 +245,7 @@ def check_values(request: AnyRequest, slots: Sequence[int], values: Any) -> None
     """Check what a call or an evaluation of these slots returned."""
     if isinstance(request, CountTime):
         if not isinstance(values, list) or not all(map(_are_seconds, values)):
-            raise ProtocolError("no seconds of its workers")
+            raise ProtocolError("malformed worker times")
         return
     count = {Call: len(slots), Evaluate: len(slots), SetAttr: 0}.get(type(request), 1)
     if not isinstance(values, list) or len(values) != count:

@@ -12,6 +12,8 @@ from clusterenv.arrays import Array
 from clusterenv.plain.spaces import join_leaves, leaves_of
 from clusterenv.worker.rows import Outcome, fill
 
+_WHAT_TO_CHECK = "check the policy's distribution and its output sizes"
+
 
 class Translator:
     """Knows the spaces, and holds no state."""
@@ -27,7 +29,11 @@ class Translator:
             (action_space, self.action_leaves),
         ):
             if not all(leaf.is_array for leaf in leaves):
-                raise TypeError(f"a policy needs spaces made of arrays, and {space} is not")
+                raise TypeError(
+                    f"a policy on the workers needs spaces of arrays, and {space} has other parts: "
+                    "use Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these, or "
+                    "compute actions at the head and call step()"
+                )
 
     def empty(self, *shape: int) -> list[Array]:
         """Arrays for observations, one per leaf, each [*shape, …]."""
@@ -72,14 +78,14 @@ class Translator:
             except (IndexError, KeyError, TypeError) as error:
                 raise ValueError(
                     f"the policy does not fit the action space {self._action_space}: its actions "
-                    f"have no {leaf.path}"
+                    f"have no {leaf.path}; {_WHAT_TO_CHECK}"
                 ) from error
             expected = (count, *leaf.shape)
             if array.shape != expected or not _fits(array, leaf.dtype):
                 raise ValueError(
                     f"the policy does not fit the action space {self._action_space}: its actions "
                     f"are {array.dtype} of shape {array.shape}, expected {leaf.dtype} of shape "
-                    f"{expected}"
+                    f"{expected}; {_WHAT_TO_CHECK}"
                 )
 
     def check_range(self, columns: list[Array]) -> None:
@@ -97,7 +103,7 @@ class Translator:
             if (array < low).any() or (array > high).any():
                 raise ValueError(
                     f"the policy does not fit the action space {self._action_space}: its actions "
-                    f"are between {array.min()} and {array.max()}"
+                    f"are between {array.min()} and {array.max()}; {_WHAT_TO_CHECK}"
                 )
 
 

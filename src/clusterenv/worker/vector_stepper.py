@@ -54,7 +54,8 @@ class VectorStepper:
     ) -> None:
         if env.num_envs != len(slots):
             raise ValueError(
-                f"the backend returned a VectorEnv of {env.num_envs} envs for {len(slots)} slots"
+                f"the backend returned a VectorEnv of {env.num_envs} envs for {len(slots)} slots: "
+                "make one per slot, in VectorBackend's factory or in your backend's build(slots)"
             )
         self._env, self._make_two = env, make_two
         self._slots = tuple(slots)
@@ -120,8 +121,8 @@ class VectorStepper:
             self._can_mask = len(self._slots) == 1 or resets_by_mask(self._env, self._make_two)
         if not self._can_mask:
             raise ValueError(
-                f"{type(self._env.unwrapped).__name__} resets all its envs where "
-                "options['reset_mask'] asks for some: take a VectorEnv that can, such as "
+                f"{type(self._env.unwrapped).__name__} ignores options['reset_mask'] and resets "
+                "all its envs: use a VectorEnv that supports it, such as "
                 "gymnasium.make_vec(…, vectorization_mode='sync')"
             )
 
@@ -188,8 +189,9 @@ class VectorStepper:
             outcome.on_device = self._device.on_device
         if "final_obs" in infos and not none_ended and self._may_not_reset:
             raise UserCodeError(None) from ValueError(
-                f"{type(self._env.unwrapped).__name__} says that its autoreset_mode is NEXT_STEP, "
-                "but resets within the step: its infos have final_obs. Let it say SAME_STEP"
+                f"{type(self._env.unwrapped).__name__} declares autoreset_mode NEXT_STEP but "
+                "resets within the step (its infos have final_obs): set "
+                'metadata["autoreset_mode"] to AutoresetMode.SAME_STEP'
             )
         return (outcome if landing is None else _land(outcome, landing)), infos
 
@@ -238,8 +240,9 @@ class VectorStepper:
         finals = infos.get("final_obs")
         if finals is None:
             raise UserCodeError(None) from ValueError(
-                f"{type(self._env.unwrapped).__name__} resets within the step, but says no "
-                "info['final_obs'] for the episodes that have ended"
+                f"{type(self._env.unwrapped).__name__} resets within the step but gives no "
+                "info['final_obs'] for ended episodes: add it, or declare autoreset_mode "
+                "NEXT_STEP if it resets one step later"
             )
         assert outcome.finals is not None
         for row in ended.tolist():

@@ -74,7 +74,7 @@ def stop(tmp_path, told, caplog):
 def assert_tells(told, doing, name="worker-1.0", where="in __call__"):
     (text,) = told()
     assert f"{name} (pid " in text
-    assert "makes no progress for" in text
+    assert "has made no progress for" in text
     assert doing in text
     assert where in text
     assert "lifeline" not in text

@@ -22,6 +22,8 @@ oracle = SyncVectorEnv([Walk] * 4)
 oracle.action_space.seed(0)
 assert_same(envs.reset(seed=1), oracle.reset(seed=1))
 check(envs, oracle, 5)
+# From Python 3.12 on, to fork a process with threads is worth a warning.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 child = os.fork()
 if child == 0:
     {child}

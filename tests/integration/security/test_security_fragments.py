@@ -178,7 +178,7 @@ def test_where_the_policy_cannot_act_at_the_head_a_disagreement_is_an_error_and_
     lie = instead_of(FragmentMade, DISAGREEMENTS["without an output"])
     with ran_with(lie, env=short_walks()) as envs:
         envs.reset(seed=1)
-        with pytest.raises(ProtocolError, match="other outputs on some slots"):
+        with pytest.raises(ProtocolError, match="outputs differ between slots"):
             envs.rollout(OnlyElsewhere(numpy_policy(envs)), num_steps=5)
         assert lie.told
         assert_nobody_was_replaced(envs)

@@ -189,7 +189,7 @@ def test_a_launcher_whose_engine_is_not_there_is_found(doctor):
     launcher = "clusterenv.launchers.ssh:SshLauncher(['nowhere'], ssh=['false'])"
     code, lines = doctor("--launcher", launcher)
     assert code == 1
-    assert "ssh does not know 'nowhere'" in the(lines, "problem", "launcher")
+    assert "ssh knows no address of 'nowhere'" in the(lines, "problem", "launcher")
 
 
 def test_an_env_that_nobody_knows_is_found(doctor):

@@ -92,7 +92,7 @@ class SlurmJobs:
         try:
             return address_of_a_node(self._request.partition)
         except SlurmError as error:
-            raise StartupError(f"Slurm does not answer: {error}") from error
+            raise StartupError(f"Slurm does not answer: {error}; try: sinfo") from error
 
     def start(self, orders: Sequence[Order]) -> None:
         """Submit a job for each host; do not wait for them."""

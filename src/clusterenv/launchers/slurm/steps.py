@@ -39,7 +39,7 @@ class SlurmSteps(ProcessLauncher):
         try:
             return address_in_allocation()
         except SlurmError as error:
-            raise StartupError(f"Slurm does not answer: {error}") from error
+            raise StartupError(f"Slurm does not answer: {error}; try: scontrol ping") from error
 
     def command(self, host: str) -> list[str]:
         """The command to run on this machine for this host."""

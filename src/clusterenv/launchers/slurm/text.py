@@ -143,7 +143,7 @@ def _memory(memory: str | None) -> str | None:
     match = _MEMORY.fullmatch(memory) if isinstance(memory, str) else None
     if match is None:
         raise ValueError(
-            f"mem_per_node={memory!r} must be text, a number and K, M, G or T, as in '64G'"
+            f"mem_per_node={memory!r} must be a string: a number and K, M, G or T, as in '64G'"
         )
     return f"{match[1]}{match[2].upper()}"
 
@@ -161,8 +161,8 @@ def seconds_of(time_limit: str) -> int:
     match = _TIME_LIMIT.fullmatch(time_limit)
     if match is None:
         raise ValueError(
-            f"time_limit={time_limit!r}: minutes, 'minutes:seconds', 'hours:minutes:seconds' or "
-            "'days-hours:minutes:seconds'"
+            f"time_limit={time_limit!r} must be minutes, 'minutes:seconds', "
+            "'hours:minutes:seconds' or 'days-hours:minutes:seconds'"
         )
     days, first, second, third = (int(group or 0) for group in match.groups())
     if match[1] is not None or match[4] is not None:

@@ -140,7 +140,10 @@ def _jpeg(picture: Any) -> str:
         raise CannotPlayError("pictures need Pillow: pip install 'clusterenv[view]'") from error
     array = np.asarray(picture)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
-        raise CannotPlayError(f"env.render() gave {array.dtype} of shape {array.shape}: no picture")
+        raise CannotPlayError(
+            f"env.render() returned {array.dtype} of shape {array.shape}: expected uint8 of shape "
+            "(height, width, 3)"
+        )
     image, data = Image.fromarray(array), io.BytesIO()
     image.thumbnail((_MOST_PIXELS, _MOST_PIXELS))
     image.save(data, "JPEG", quality=_QUALITY)
