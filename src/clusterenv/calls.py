@@ -267,7 +267,7 @@ def user_call(
     @functools.wraps(method)
     def call(self: _Owner, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
         turn, watch = self._calls.turn, self._stopwatch
-        if not turn.acquire(blocking=False):
+        if not turn.acquire(False):
             self._calls.refuse_thread(method.__name__)
         try:
             if watch.is_outside and watch.times_this_thread():

@@ -90,7 +90,7 @@ class WorkerRequests:
             return
         dtype, now = self._rows.put_actions(actions, step.slots), time.monotonic()
         for worker, asked, _ in self._staff.split(step.slots, step.num_parts):
-            slots = self._still_there(worker, step, asked)
+            slots = self._still_there(worker, step, asked) if worker.not_reset else asked
             if not slots:
                 continue
             # Each part has its own number, because a worker answers for one after the other.

@@ -13,13 +13,6 @@ import numpy as np
 from clusterenv.arrays import Array
 
 
-def row_of(state: Any, row: int) -> Any:
-    """One slot's state."""
-    if isinstance(state, dict):
-        return {name: array[row].copy() for name, array in state.items()}
-    return None if state is None else state[row].copy()
-
-
 def rows_of(state: Any, rows: Sequence[int]) -> Any:
     """The state of some slots."""
     if isinstance(state, dict):
@@ -39,11 +32,11 @@ def put_rows(state: Any, rows: Sequence[int], part: Any, count: int) -> Any:
     return whole
 
 
-def stack_rows(rows: Sequence[Any]) -> Any:
-    """The states of some slots, one after the other."""
-    if isinstance(rows[0], dict):
-        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    return None if rows[0] is None else np.stack(rows)
+def join_rows(parts: Sequence[Any]) -> Any:
+    """The states of several groups of slots, one after the other."""
+    if isinstance(parts[0], dict):
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return None if parts[0] is None else np.concatenate(parts)
 
 
 def forget_rows(state: Any, rows: Sequence[int]) -> Any:

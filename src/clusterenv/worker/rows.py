@@ -21,6 +21,16 @@ from clusterenv.protocol.replies import Stepped
 _MOST_RANGES = 64
 
 
+@dataclass(frozen=True, slots=True)
+class BatchedEnds:
+    """The episodes that a step of a VectorEnv has ended."""
+
+    rows: Array
+    """Ascending."""
+    columns: list[Any]
+    """For each leaf of the observation space, the last value in each of these rows."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """The results of stepping or resetting some slots.
@@ -39,8 +49,8 @@ class Outcome:
     """Whether it is known that none of the flags is set."""
     landed: bool = False
     """Whether all columns are in the arrays where they belong."""
-    finals: dict[int, Any] | None = None
-    """By slot, the last observations of ended episodes, if a VectorEnv was stepped."""
+    ends: BatchedEnds | None = None
+    """The episodes that have ended, if a VectorEnv was stepped for a rollout."""
     on_device: Any = None
     """The observations on the engine's device, if it has one."""
 
@@ -49,8 +59,7 @@ class Outcome:
 
         An info of this name while the episode goes on is the env's own.
         """
-        if self.finals is not None or isinstance(self.infos, BatchedInfos):
-            yield from (self.finals or {}).items()
+        if isinstance(self.infos, BatchedInfos):
             return
         for slot, info in self.infos:
             row = row_of[slot]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,10 @@ from clusterenv.memory.part_times import ENV, INFERENCE, SERIALISE, PartTimes
 from clusterenv.policies import recurrent
 from clusterenv.policies.base import Acted, Policy, acts_on_device
 from clusterenv.randomness import SlotRandom
+from clusterenv.worker.episode_ends import EpisodeEnds
 from clusterenv.worker.info_record import InfoRecord
 from clusterenv.worker.not_a_number import LOOKED_AT, refuse_nan_actions, refuse_nan_outputs
-from clusterenv.worker.rows import Landing, Outcome, fill_flags
+from clusterenv.worker.rows import Landing, fill_flags
 from clusterenv.worker.stepper import Stepper, UserCodeError
 from clusterenv.worker.translator import Translator
 
@@ -24,16 +24,6 @@ from clusterenv.worker.translator import Translator
 def always() -> bool:
     """Keep going: nobody gives up on the request."""
     return True
-
-
-@dataclass(frozen=True)
-class _Final:
-    """An episode's end within a fragment."""
-
-    step: int
-    slot: int
-    observation: Any
-    state: Any
 
 
 class Sampler:
@@ -109,7 +99,8 @@ class Sampler:
         observations = translator.empty(num_steps + 1, count)
         rewards = np.empty((num_steps, count))
         terminated, truncated = np.empty((2, num_steps, count), np.bool_)
-        first_state, acts, finals = self._state, [], []
+        first_state, acts = self._state, []
+        ends = EpisodeEnds(translator, self._column)
         for array, leaf in zip(observations, newest, strict=True):
             array[0] = leaf
         for t in range(num_steps):
@@ -139,29 +130,29 @@ class Sampler:
             acts.append(acted)
             if record is not None and current.infos:
                 record.add(t, current)
-            if not current.none_ended:
-                finals += self._ends(t, current)
+            if not current.none_ended and (ended := ends.add(t, current, self._state)):
+                self._state = recurrent.forget_rows(self._state, ended)
             if not is_wanted():
                 # Episodes that go on keep their returns so far.
-                self._episodes(finals, rewards[: t + 1])
+                ends.returns_and_lengths(rewards[: t + 1], self._returns, self._lengths)
                 return None, targets
         arrays = {f"observations/{index}": array for index, array in enumerate(observations)}
         arrays |= {"rewards": rewards, "terminated": terminated, "truncated": truncated}
         arrays |= self._stack_acts(acts)
         arrays |= recurrent.named_arrays(first_state, acts[0].state)
-        arrays |= self._table(finals, rewards)
+        arrays |= self._table(ends, rewards)
         if record is not None:
             arrays |= record.arrays(num_steps)
         if "value" in acts[0].outputs:
-            arrays |= self._last_values(policy, observations, finals)
+            arrays |= self._last_values(policy, observations, ends)
         return arrays, [array[-1] for array in observations]
 
     def _last_values(
-        self, policy: Policy, observations: list[Array], finals: list[_Final]
+        self, policy: Policy, observations: list[Array], ends: EpisodeEnds
     ) -> dict[str, Array]:
         last = self._translator.join([array[-1] for array in observations])
         self._times.begin(INFERENCE)
-        values = self._values(policy, last, finals)
+        values = self._values(policy, last, ends)
         self._times.begin(SERIALISE)
         return values
 
@@ -194,15 +185,6 @@ class Sampler:
         self._step += 1
         return acted
 
-    def _ends(self, t: int, outcome: Outcome) -> list[_Final]:
-        ends = [
-            _Final(t, slot, observation, recurrent.row_of(self._state, self._column[slot]))
-            for slot, observation in outcome.final_observations(self._column)
-        ]
-        if ends:
-            self.forget([end.slot for end in ends])
-        return ends
-
     def _stack_acts(self, acts: list[Acted]) -> dict[str, Array]:
         arrays = {
             f"actions/{index}": _stack([leaf.of(acted.actions) for acted in acts])
@@ -216,44 +198,27 @@ class Sampler:
             arrays[f"outputs/{name}"] = array
         return arrays | _stack_distributions([acted.distribution for acted in acts])
 
-    def _table(self, finals: list[_Final], rewards: Array) -> dict[str, Array]:
+    def _table(self, ends: EpisodeEnds, rewards: Array) -> dict[str, Array]:
         """One row per ended episode."""
-        returns, lengths = self._episodes(finals, rewards)
-        columns = self._translator.stack([final.observation for final in finals])
+        returns, lengths = ends.returns_and_lengths(rewards, self._returns, self._lengths)
         return {
-            "finals/steps": np.array([final.step for final in finals], np.int64),
-            "finals/slots": np.array([final.slot for final in finals], np.int64),
+            "finals/steps": np.array(ends.steps, np.int64),
+            "finals/slots": np.array(self._slots, np.int64)[ends.columns],
             "finals/returns": np.array(returns, np.float64),
             "finals/lengths": np.array(lengths, np.int64),
-            **{f"finals/{index}": column for index, column in enumerate(columns)},
+            **{f"finals/{index}": column for index, column in enumerate(ends.observations)},
         }
 
-    def _episodes(self, finals: list[_Final], rewards: Array) -> tuple[list[float], list[int]]:
-        """Return and length of each ended episode; the rest is carried over."""
-        returns, lengths = [], []
-        begun = np.zeros(len(self._slots), np.int64)
-        for final in finals:
-            column = self._column[final.slot]
-            part = rewards[begun[column] : final.step + 1, column]
-            returns.append(float(self._returns[column] + part.sum()))
-            lengths.append(int(self._lengths[column] + len(part)))
-            self._returns[column], self._lengths[column] = 0.0, 0
-            begun[column] = final.step + 1
-        for column, start in enumerate(begun):
-            self._returns[column] += rewards[start:, column].sum()
-        self._lengths += len(rewards) - begun
-        return returns, lengths
-
-    def _values(self, policy: Policy, last: Any, finals: list[_Final]) -> dict[str, Array]:
+    def _values(self, policy: Policy, last: Any, ends: EpisodeEnds) -> dict[str, Array]:
         """The values of the last observations, where the fragment cuts episodes off."""
         values = policy.act(last, self._state, None).outputs["value"]
         refuse_nan_outputs("value", values, self._slots)
-        if not finals:
+        if not ends:
             return {"last_values": values, "finals/values": values[:0]}
-        ends = self._translator.join(self._translator.stack([f.observation for f in finals]))
-        states = recurrent.stack_rows([final.state for final in finals])
-        ended = policy.act(ends, states, None).outputs["value"]
-        refuse_nan_outputs("value", ended, [final.slot for final in finals])
+        # A copy: a policy may write to its input.
+        observations = self._translator.join([array.copy() for array in ends.observations])
+        ended = policy.act(observations, ends.states, None).outputs["value"]
+        refuse_nan_outputs("value", ended, [self._slots[column] for column in ends.columns])
         return {"last_values": values, "finals/values": ended}
 
 

@@ -20,14 +20,14 @@ from clusterenv.plain.batched_infos import (
     as_tree,
     take_rows,
 )
-from clusterenv.plain.spaces import join_leaves, leaves_of
+from clusterenv.plain.spaces import Leaf, join_leaves, leaves_of
 from clusterenv.worker.engine_calls import (
     call_every_env,
     device_engine,
     resets_by_mask,
     set_attr_of_every_env,
 )
-from clusterenv.worker.rows import Landing, Outcome, fill, fill_flags
+from clusterenv.worker.rows import BatchedEnds, Landing, Outcome, fill, fill_flags
 from clusterenv.worker.stepper import UserCodeError
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
@@ -91,7 +91,7 @@ class VectorStepper:
             raise UserCodeError(None) from error
         self._is_reset = True
         zeros, no = np.zeros(len(rows)), np.zeros(len(rows), np.bool_)
-        outcome = Outcome(observations, zeros, no, no, batched=True, none_ended=True, finals={})
+        outcome = Outcome(observations, zeros, no, no, batched=True, none_ended=True)
         if self._device is not None:
             outcome.on_device = self._device.on_device
         if tree:
@@ -101,19 +101,19 @@ class VectorStepper:
     def _reset_some(
         self, rows: Array, seeds: Sequence[int | None], options: dict[str, Any] | None
     ) -> tuple[Any, dict[str, Any]]:
-        """Observations and infos of these rows only."""
-        mask = np.zeros(len(self._slots), np.bool_)
-        mask[rows] = True
-        by_row: list[int | None] = [None] * len(self._slots)
-        for row, seed in zip(rows.tolist(), seeds, strict=True):
-            by_row[row] = seed
-        if not self._is_reset:
-            # It replaces a lost one: most engines cannot begin with some of their envs.
-            observations, infos = self._env.reset(seed=_seed_argument(by_row), options=options)
-        else:
+        """Observations and infos of these rows only; without ``seeds`` random numbers go on."""
+        by_row: list[int | None] = []
+        if seeds:
+            by_row = [None] * len(self._slots)
+            for row, seed in zip(rows.tolist(), seeds, strict=True):
+                by_row[row] = seed
+        # If it replaces a lost one: most engines cannot begin with some of their envs.
+        if self._is_reset:
             self._assert_resets_by_mask()
+            mask = np.zeros(len(self._slots), np.bool_)
+            mask[rows] = True
             options = {**(options or {}), "reset_mask": mask}
-            observations, infos = self._env.reset(seed=_seed_argument(by_row), options=options)
+        observations, infos = self._env.reset(seed=_seed_argument(by_row), options=options)
         return self._rows_of_observations(observations, rows), infos
 
     def _assert_resets_by_mask(self) -> None:
@@ -210,7 +210,6 @@ class VectorStepper:
     ) -> Outcome:
         """Step all slots; in any autoreset mode, the end of an episode resets at once."""
         outcome, infos = self._step(slots, actions, landing, self._step_at_once)
-        outcome.finals = {}
         if infos:
             outcome.infos = self._infos_of_rollout(infos, outcome, actions)
         if outcome.none_ended:
@@ -244,20 +243,17 @@ class VectorStepper:
                 "info['final_obs'] for ended episodes: add it, or declare autoreset_mode "
                 "NEXT_STEP if it resets one step later"
             )
-        assert outcome.finals is not None
-        for row in ended.tolist():
-            outcome.finals[self._slots[row]] = _observation_of(finals, row)
+        outcome.ends = BatchedEnds(
+            ended, [_last_values(finals, leaf, ended) for leaf in self._leaves]
+        )
 
     def _reset_at_once(self, ended: Array, outcome: Outcome) -> None:
         """Reset now: the VectorEnv would do so in the next step, whose row is not a transition."""
         columns = [leaf.of(outcome.observations) for leaf in self._leaves]
         space = self._env.single_observation_space
-        assert outcome.finals is not None
-        for row in ended.tolist():
-            last = [np.copy(column[row]) for column in columns]
-            outcome.finals[self._slots[row]] = join_leaves(space, last)
+        outcome.ends = BatchedEnds(ended, [np.asarray(column)[ended] for column in columns])
         try:
-            first, _ = self._reset_some(ended, [None] * len(ended), None)
+            first, _ = self._reset_some(ended, (), None)
         except Exception as error:
             raise UserCodeError(None) from error
         targets = columns if outcome.landed else [np.array(column) for column in columns]
@@ -320,6 +316,15 @@ def _finals_by_row(infos: dict[str, Any]) -> dict[str, Any]:
     for row in np.flatnonzero(mask).tolist():
         by_row[row] = _observation_of(finals, row)
     return {**infos, "final_obs": by_row}
+
+
+def _last_values(finals: Any, leaf: Leaf, rows: Array) -> Any:
+    """One leaf of the final observations in these rows, batched or one object per env."""
+    if not isinstance(finals, np.ndarray) or finals.dtype != object:
+        values = leaf.of(finals)
+        if isinstance(values, np.ndarray) and values.dtype != object:
+            return values[rows]
+    return [leaf.of(_observation_of(finals, row)) for row in rows.tolist()]
 
 
 def _observation_of(batch: Any, row: int) -> Any:
