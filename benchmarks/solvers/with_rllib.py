@@ -78,7 +78,10 @@ def main() -> None:
     algorithm = config_for(goal).build_algo()
     while not way.is_solved and way.steps < total_steps:
         told = algorithm.train()["env_runners"]
-        way.has_done(int(told["num_env_steps_sampled"]), told.get("all_returns", ()))
+        returns = told.get("all_returns", [])
+        # Of a single episode RLlib tells the number itself.
+        returns = returns if isinstance(returns, list) else [returns]
+        way.has_done(int(told["num_env_steps_sampled"]), returns)
     algorithm.stop()
     ray.shutdown()
 
