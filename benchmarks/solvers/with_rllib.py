@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,22 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 
 
 class Returns(DefaultCallbacks):
-    """Keeps the return of each episode."""
+    """Keeps the return of each episode.
 
-    def on_episode_end(self, *, episode: Any, metrics_logger: Any, **_: Any) -> None:
-        """Log it by itself: RLlib would only tell a mean."""
-        metrics_logger.log_value("all_returns", episode.get_return(), reduce="item_series")
+    A sample cuts episodes into chunks, and ``get_return()`` is that of a chunk alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._so_far: defaultdict[str, float] = defaultdict(float)
+
+    def on_sample_end(self, *, metrics_logger: Any, samples: Any, **_: Any) -> None:
+        """Log each return by itself: RLlib would only tell a mean."""
+        for chunk in samples:
+            self._so_far[chunk.id_] += chunk.get_return()
+            if chunk.is_done:
+                value = self._so_far.pop(chunk.id_)
+                metrics_logger.log_value("all_returns", value, reduce="item_series")
 
 
 def config_for(goal: Goal) -> PPOConfig:

@@ -4,6 +4,7 @@
 """
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 
@@ -35,6 +36,8 @@ def main():
     parser.add_argument("names", nargs="*", help="without .ipynb; by default all")
     parser.add_argument("--out", type=Path, default=HERE, help="where the results go")
     arguments = parser.parse_args()
+    # A backend that somebody chose for scripts would keep pictures out of the notebooks.
+    os.environ.pop("MPLBACKEND", None)
     for file in sorted(HERE.glob("*.ipynb")):
         if not arguments.names or file.stem in arguments.names:
             run(file, arguments.out)

@@ -222,12 +222,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
         """The first ``batch_size`` slots that are ready; ``info["env_id"]`` says which."""
         self._calls.assert_in_partial_batches("recv")
         self._partial.assert_enough_under_way()
-        try:  # `finishing`, without the price of a context manager in every batch
-            slots = self._partial.receive()
-        except BaseException:
-            self._calls.forget(PendingCall.PARTIAL_BATCHES)
-            raise
-        return self._batch.results_of(slots)
+        return self._batch.results_of(self._calls.finish_batch(self._partial.receive))
 
     @user_call
     def send(self, actions: Any, env_id: Any) -> None:

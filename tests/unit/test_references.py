@@ -50,7 +50,10 @@ def resolves(name, module, tree):
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_what_a_docstring_refers_to_exists(module):
     full = f"clusterenv.{module}" if module else "clusterenv"
-    imported = importlib.import_module(full.removesuffix(".__init__"))
+    try:
+        imported = importlib.import_module(full.removesuffix(".__init__"))
+    except ImportError as error:
+        pytest.skip(f"`make test-adapters` has what it needs: {error}")
     with open(imported.__file__) as file:
         tree = ast.parse(file.read())
     names = {name for text in strings_in(tree) for name in _REFERENCE.findall(text)}

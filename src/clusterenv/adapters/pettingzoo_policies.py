@@ -34,8 +34,8 @@ class PerAgentPolicy:
 
     The output ``log_prob`` is the log-probability of all agents' actions together. ``value`` has a
     column per agent, in the order of the observation space, if every policy has a value. All other
-    outputs have the agent in their names, such as ``"agent_0.log_prob"``. :func:`by_agent` splits
-    a rollout into those of the agents.
+    outputs have the agent in their names, such as ``"agent_0.log_prob"``.
+    :func:`clusterenv.adapters.pettingzoo.by_agent` splits a rollout into those of the agents.
     """
 
     def __init__(self, policies: Any) -> None:

@@ -29,7 +29,8 @@ def by_agent(rollout: AnyFragment) -> dict[str, AnyFragment]:
     returns, and the lengths of whole episodes.
 
     Args:
-        rollout: Collected from envs in :class:`PettingZooEnv`, with infos and before ``torch()``.
+        rollout: Collected from envs in :class:`clusterenv.adapters.pettingzoo.PettingZooEnv`, with
+            infos and before ``torch()``.
 
     Raises:
         ValueError: If the rollout has no infos about agents.

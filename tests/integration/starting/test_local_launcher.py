@@ -38,7 +38,7 @@ def test_a_worker_that_ended_is_reported_with_its_exit_code_and_log():
     launcher.start([Order("worker", NOTHING)])
     assert eventually(lambda: launcher.status()["worker"].ended)
     assert launcher.status()["worker"].reason == "exit code 1"
-    assert "no invitation" in launcher.logs("worker")
+    assert "does not hold a valid invitation" in launcher.logs("worker")
     launcher.stop(["worker"])
 
 

@@ -302,9 +302,8 @@ def test_the_page_in_a_real_browser_shows_the_run_and_agrees_with_top(seen):
         page.wait_for_selector("#state.live")
         page.wait_for_selector("#chart-steps polyline")
         before = page.inner_text("#state")
-        page.wait_for_function(
-            "text => document.querySelector('#state').innerText != text", arg=before
-        )
+        # The page forbids the code from strings that `wait_for_function` would run.
+        assert eventually(lambda: page.inner_text("#state") != before)
         # It fits a telephone.
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         # A killed worker.
@@ -319,16 +318,14 @@ def test_the_page_in_a_real_browser_shows_the_run_and_agrees_with_top(seen):
         page.keyboard.press("Escape")
         # What it printed.
         page.click("button[aria-label='Log of worker-0.1 of host-0.0']")
-        page.wait_for_function("document.querySelector('#log pre').innerText != ''")
+        assert eventually(lambda: page.inner_text("#log pre") != "")
         page.keyboard.press("Escape")
         # The same numbers as in `top`.
         head.sign.touch()
         head.wait_for("idle")
         table = top(head.output.split()[0])
         version = int(table.splitlines()[0].rpartition("version ")[2])
-        page.wait_for_function(
-            "v => document.querySelector('#figures').innerText.includes(v)", arg=str(version)
-        )
+        assert eventually(lambda: str(version) in page.inner_text("#figures"))
         assert hosts_on(page) == hosts_in(table)
         # The end of the run.
         head.process.kill()
