@@ -73,7 +73,7 @@ class EpisodeEnds:
 
     def returns_and_lengths(
         self, rewards: Array, returns: Array, lengths: Array
-    ) -> tuple[list[float], list[int]]:
+    ) -> tuple[Array, Array]:
         """Return and length of each ended episode.
 
         Args:
@@ -81,16 +81,27 @@ class EpisodeEnds:
             returns: What the episodes had collected before; what they have now is written to it.
             lengths: Likewise.
         """
-        by_column, add = list(np.ascontiguousarray(rewards.T)), np.add.reduce
-        begun, sums = [0] * len(by_column), returns.tolist()
-        ended_returns, ended_lengths = [], []
-        for step, column in zip(self.steps, self.columns, strict=True):
-            first, begun[column] = begun[column], step + 1
-            ended_returns.append(float(sums[column] + add(by_column[column][first : step + 1])))
-            ended_lengths.append(int(lengths[column]) + step + 1 - first)
-            sums[column], lengths[column] = 0.0, 0
-        returns[:] = [
-            one + add(rest[first:]) for one, rest, first in zip(sums, by_column, begun, strict=True)
-        ]
-        lengths += len(rewards) - np.array(begun, lengths.dtype)
-        return ended_returns, ended_lengths
+        num_steps, count = rewards.shape
+        steps, columns = np.array(self.steps, np.int64), np.array(self.columns, np.int64)
+        # Every column consists of pieces of episodes: the first begins with the column, each other
+        # one after an end. They are numbered column by column, in order of time.
+        begins = np.concatenate([np.zeros(count, np.int64), steps + 1])
+        owners = np.concatenate([np.arange(count), columns])
+        order = np.lexsort((begins, owners))
+        number = np.empty_like(order)
+        number[order] = np.arange(len(order))
+        first, ended = number[:count], number[count:] - 1
+        last = np.append(first[1:], len(order)) - 1
+        begins = (owners * num_steps + begins)[order]
+        collected, lasted = _sums(rewards.T.ravel(), begins), np.diff(begins, append=rewards.size)
+        collected[first] += returns
+        lasted[first] += lengths
+        returns[:], lengths[:] = collected[last], lasted[last]
+        return collected[ended], lasted[ended]
+
+
+def _sums(values: Array, begins: Array) -> Array:
+    """The sum of each piece, to the last bit as ``np.sum`` of it; pieces may be empty."""
+    # ``reduceat`` would start with a piece's first value, and sum those after it in other groups.
+    padded = np.insert(values, begins, 0.0)
+    return np.add.reduceat(padded, begins + np.arange(len(begins)))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from clusterenv.arrays import Array
-from clusterenv.distributions import Distribution
 from clusterenv.memory.part_times import ENV, INFERENCE, SERIALISE, PartTimes
 from clusterenv.policies import recurrent
 from clusterenv.policies.base import Acted, Policy, acts_on_device
@@ -16,7 +15,7 @@ from clusterenv.randomness import SlotRandom
 from clusterenv.worker.episode_ends import EpisodeEnds
 from clusterenv.worker.info_record import InfoRecord
 from clusterenv.worker.not_a_number import LOOKED_AT, refuse_nan_actions, refuse_nan_outputs
-from clusterenv.worker.rows import Landing, fill_flags
+from clusterenv.worker.recording import Recording
 from clusterenv.worker.stepper import Stepper, UserCodeError
 from clusterenv.worker.translator import Translator
 
@@ -84,77 +83,43 @@ class Sampler:
         policy: Policy,
         newest: list[Array],
         num_steps: int,
-        record: InfoRecord | None = None,
+        infos: InfoRecord | None = None,
         is_wanted: Callable[[], bool] = always,
     ) -> tuple[dict[str, Array] | None, list[Array]]:
         """Take ``num_steps`` steps from ``newest`` on: named arrays, and the last observations.
 
-        Infos go to ``record``, if there is one. As soon as the fragment is no longer wanted,
-        returns None, and the observations after the last step.
+        Infos are recorded too, if there is a place for them. As soon as the fragment is no longer
+        wanted, returns None, and the observations after the last step.
         """
-        translator, count, times = self._translator, len(self._slots), self._times
-        is_timed, lands = times.is_on, Landing.is_possible(translator.leaves)
-        on_device, device_rows = acts_on_device(policy), None
+        times, on_device, device_rows = self._times, acts_on_device(policy), None
         times.begin(SERIALISE)
-        observations = translator.empty(num_steps + 1, count)
-        rewards = np.empty((num_steps, count))
-        terminated, truncated = np.empty((2, num_steps, count), np.bool_)
-        first_state, acts = self._state, []
-        ends = EpisodeEnds(translator, self._column)
-        for array, leaf in zip(observations, newest, strict=True):
-            array[0] = leaf
+        recording = Recording(self._translator, self._column, newest, num_steps)
+        first_state = self._state
         for t in range(num_steps):
-            if is_timed:
-                times.begin(INFERENCE)
-            observed = device_rows
-            if observed is None:
-                # Copies: a policy may write to its input, and the record must not change.
-                observed = translator.join([array[t].copy() for array in observations])
-            acted = self._act(policy, observed)
-            if is_timed:
-                times.begin(SERIALISE)
-            actions, targets = translator.rows_of(acted.actions), [a[t + 1] for a in observations]
-            columns, landing = (rewards[t], terminated[t], truncated[t]), None
-            if lands:
-                landing = Landing(targets[0], *columns, translator.leaves[0])
-            if is_timed:
-                times.begin(ENV)
-            current = self._stepper.step_for_rollout(self._slots, actions, landing)
-            device_rows = current.on_device if on_device else None
-            if is_timed:
-                times.begin(SERIALISE)
-            if not current.landed:
-                translator.put(targets, current)
-                fill_flags(*columns, current)
-            self._made_progress()
-            acts.append(acted)
-            if record is not None and current.infos:
-                record.add(t, current)
-            if not current.none_ended and (ended := ends.add(t, current, self._state)):
+            times.begin(INFERENCE)
+            acted = self._act(policy, recording.observed(t) if device_rows is None else device_rows)
+            times.begin(SERIALISE)
+            actions, landing = self._translator.rows_of(acted.actions), recording.landing(t)
+            times.begin(ENV)
+            outcome = self._stepper.step_for_rollout(self._slots, actions, landing)
+            device_rows = outcome.on_device if on_device else None
+            times.begin(SERIALISE)
+            if ended := recording.add(t, acted, outcome):
                 self._state = recurrent.forget_rows(self._state, ended)
+            self._made_progress()
+            if infos is not None and outcome.infos:
+                infos.add(t, outcome)
             if not is_wanted():
                 # Episodes that go on keep their returns so far.
-                ends.returns_and_lengths(rewards[: t + 1], self._returns, self._lengths)
-                return None, targets
-        arrays = {f"observations/{index}": array for index, array in enumerate(observations)}
-        arrays |= {"rewards": rewards, "terminated": terminated, "truncated": truncated}
-        arrays |= self._stack_acts(acts)
-        arrays |= recurrent.named_arrays(first_state, acts[0].state)
-        arrays |= self._table(ends, rewards)
-        if record is not None:
-            arrays |= record.arrays(num_steps)
-        if "value" in acts[0].outputs:
-            arrays |= self._last_values(policy, observations, ends)
-        return arrays, [array[-1] for array in observations]
-
-    def _last_values(
-        self, policy: Policy, observations: list[Array], ends: EpisodeEnds
-    ) -> dict[str, Array]:
-        last = self._translator.join([array[-1] for array in observations])
-        self._times.begin(INFERENCE)
-        values = self._values(policy, last, ends)
-        self._times.begin(SERIALISE)
-        return values
+                recording.add_up(self._returns, self._lengths)
+                return None, recording.rows(t + 1)
+        arrays = recording.arrays(first_state, self._returns, self._lengths)
+        if infos is not None:
+            arrays |= infos.arrays(num_steps)
+        last = recording.rows(num_steps)
+        if "outputs/value" in arrays:
+            arrays |= self._last_values(policy, self._translator.join(last), recording.ends)
+        return arrays, last
 
     def _act(self, policy: Policy, observations: Any) -> Acted:
         acted = self._ask(policy, observations, self._state, self._rng, self._slots)
@@ -185,52 +150,16 @@ class Sampler:
         self._step += 1
         return acted
 
-    def _stack_acts(self, acts: list[Acted]) -> dict[str, Array]:
-        arrays = {
-            f"actions/{index}": _stack([leaf.of(acted.actions) for acted in acts])
-            for index, leaf in enumerate(self._translator.action_leaves)
-        }
-        self._translator.check_range(list(arrays.values()))
-        for name in acts[0].outputs:
-            array = _stack([acted.outputs[name] for acted in acts])
-            if name in LOOKED_AT:
-                refuse_nan_outputs(name, np.swapaxes(array, 0, 1), self._slots)
-            arrays[f"outputs/{name}"] = array
-        return arrays | _stack_distributions([acted.distribution for acted in acts])
-
-    def _table(self, ends: EpisodeEnds, rewards: Array) -> dict[str, Array]:
-        """One row per ended episode."""
-        returns, lengths = ends.returns_and_lengths(rewards, self._returns, self._lengths)
-        return {
-            "finals/steps": np.array(ends.steps, np.int64),
-            "finals/slots": np.array(self._slots, np.int64)[ends.columns],
-            "finals/returns": np.array(returns, np.float64),
-            "finals/lengths": np.array(lengths, np.int64),
-            **{f"finals/{index}": column for index, column in enumerate(ends.observations)},
-        }
-
-    def _values(self, policy: Policy, last: Any, ends: EpisodeEnds) -> dict[str, Array]:
+    def _last_values(self, policy: Policy, last: Any, ends: EpisodeEnds) -> dict[str, Array]:
         """The values of the last observations, where the fragment cuts episodes off."""
+        self._times.begin(INFERENCE)
         values = policy.act(last, self._state, None).outputs["value"]
         refuse_nan_outputs("value", values, self._slots)
-        if not ends:
-            return {"last_values": values, "finals/values": values[:0]}
-        # A copy: a policy may write to its input.
-        observations = self._translator.join([array.copy() for array in ends.observations])
-        ended = policy.act(observations, ends.states, None).outputs["value"]
-        refuse_nan_outputs("value", ended, [self._slots[column] for column in ends.columns])
+        ended = values[:0]
+        if ends:
+            # A copy: a policy may write to its input.
+            observations = self._translator.join([array.copy() for array in ends.observations])
+            ended = policy.act(observations, ends.states, None).outputs["value"]
+            refuse_nan_outputs("value", ended, [self._slots[column] for column in ends.columns])
+        self._times.begin(SERIALISE)
         return {"last_values": values, "finals/values": ended}
-
-
-def _stack_distributions(distributions: Sequence[Distribution | None]) -> dict[str, Array]:
-    """What the actions were drawn from, [T, n, …]."""
-    parameters = [{} if one is None else one.arrays() for one in distributions]
-    return {
-        f"distribution/{name}": _stack([arrays[name] for arrays in parameters])
-        for name in parameters[0]
-    }
-
-
-def _stack(steps: Sequence[Array]) -> Array:
-    """One array [T, n, …], like ``np.stack``, which costs several times as much for small ones."""
-    return np.concatenate(steps).reshape(len(steps), *np.shape(steps[0]))
