@@ -201,6 +201,7 @@ class Collecting:
         for missing in self._fragments.take_missing():
             number = missing.request.request
             has_later = self._owed.write_off(number, missing.slots, recovery.is_doomed)
+            has_later |= self._fragments.has_joined_later(number, missing.slots)
             self._lacks_earlier |= has_later and self._wish.ahead
 
     def _drop_later(self) -> None:

@@ -49,6 +49,18 @@ class FragmentBox:
         """How many slots have a fragment waiting."""
         return sum(len(part.slots) for part in self._split()[0])
 
+    def has_joined_later(self, number: int, slots: Sequence[int]) -> bool:
+        """Whether a later request than this has brought some of these slots together with others.
+
+        Such a fragment cannot take the place of an earlier one: the others may have theirs.
+        """
+        return any(
+            part.request.request > number
+            and len(part.slots) > 1
+            and not set(slots).isdisjoint(part.slots)
+            for part in self.waiting
+        )
+
     def take_one_per_slot(self) -> list[FragmentPart]:
         """The first fragment of each slot, in slot order; the others keep waiting."""
         parts, others = self._split()

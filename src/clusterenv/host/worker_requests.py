@@ -72,10 +72,9 @@ class WorkerRequests:
         if self._late is not None:
             self._late.note(self._staff.members)
         number = self._new_number()
-        for worker, slots, part in self._staff.split(request.slots):
-            if self._is_in_vain(worker, request, slots):
-                continue
-            self._ask_in_order(worker, request, narrow(request, number, slots, part))
+        for worker, asked, part in self._staff.split(request.slots):
+            if slots := self._still_there(worker, request, asked):
+                self._ask_in_order(worker, request, narrow(request, number, slots, part))
         if isinstance(request, PolicyRequest):
             self._weights.learn(request.newest)
             self.begin_with_policy()
@@ -118,23 +117,19 @@ class WorkerRequests:
         self._workers.last_number += 1
         return self._workers.last_number
 
-    def _is_in_vain(self, worker: Worker, request: AnyRequest, slots: tuple[int, ...]) -> bool:
-        """Whether the envs were lost and the head has not heard of it yet."""
+    def _still_there(
+        self, worker: Worker, request: AnyRequest, slots: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Those of these slots that can do it; the envs of the others were lost, which is told."""
         if isinstance(request, Reset):
             worker.not_reset.difference_update(slots)
         is_work = isinstance(request, Step | Act | Collect)
         if not (is_work and worker.not_reset.intersection(slots)):
-            return False
-        self._tell_in_vain(request, slots)
-        return True
-
-    def _still_there(self, worker: Worker, step: Step, slots: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of these slots whose envs can be stepped; the others are reported as lost."""
-        if not worker.not_reset.intersection(slots):
             return slots
-        # The slots that were reset on their own go on.
-        self._tell_in_vain(step, tuple(slot for slot in slots if slot in worker.not_reset))
-        return tuple(slot for slot in slots if slot not in worker.not_reset)
+        # A fragment has all slots of a worker. In a step, those that were reset alone go on.
+        lost = worker.not_reset.union(slots if isinstance(request, Collect) else ())
+        self._tell_in_vain(request, tuple(slot for slot in slots if slot in lost))
+        return tuple(slot for slot in slots if slot not in lost)
 
     def _tell_in_vain(self, request: AnyRequest, slots: tuple[int, ...]) -> None:
         reason = "it replaces a lost worker"
