@@ -114,7 +114,7 @@ def test_the_values_of_last_observations_are_looked_at_too(envs, age):
 def test_an_evaluation_does_not_play_with_nan(envs):
     distribution = partial(distribution_of, envs.single_action_space, everywhere)
     # Of all slots of a worker: two, or one where there are as many hosts as slots.
-    others = r" \(and of 1 other slots" if len(envs.workers) == 2 else " is NaN"
+    others = r" \(and of 1 more" if len(envs.workers) == 2 else " is NaN"
     with pytest.raises(ValueError, match=rf"(log_prob|action) of slot \d{others}"):
         envs.evaluate(NumpyPolicy(distribution, {}), 4)
     assert_works(envs)

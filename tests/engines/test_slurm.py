@@ -4,6 +4,7 @@ import importlib
 import logging
 import os
 import shutil
+import time
 from contextlib import nullcontext
 
 import pytest
@@ -160,13 +161,40 @@ def test_a_job_that_waits_for_ever_is_told_and_ends_at_the_deadline_with_the_rea
     launcher = SlurmLauncher("closed", nodes=2)
     with (
         caplog.at_level(logging.WARNING, "clusterenv"),
-        pytest.raises(StartupError, match=r"0 of 2 hosts .* PENDING \(PartitionDown\)"),
+        pytest.raises(StartupError, match=r"0 of 2 hosts .* PENDING \(PartitionDown\)") as raised,
     ):
         ClusterEnv(Count, 2, launcher=launcher, limits=Limits(startup_timeout_s=9.0))
+    assert "has not reached" not in str(raised.value)
+    assert not raised.value.unreached
     told = [record.getMessage() for record in caplog.records if "PENDING" in record.getMessage()]
     assert len(told) == 1
-    assert "2 job(s) wait" in told[0]
+    assert "2 jobs wait: 2 are PENDING (PartitionDown)" in told[0]
     assert slurm.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "advice"),
+    [
+        ({"cpus_per_node": 99}, "PartitionConfig", "cpus_per_node="),
+        ({"partition": "short", "time_limit": 20}, "PartitionTimeLimit", "time_limit="),
+    ],
+)
+def test_a_job_that_can_never_start_is_an_error_within_seconds(slurm, options, reason, advice):
+    slurm.run(["scontrol", "create", "PartitionName=short", "Nodes=ALL", "MaxTime=5"])
+    try:
+        began = time.monotonic()
+        with pytest.raises(StartupError, match=f"cannot start: job .*{reason}.*{advice}"):
+            ClusterEnv(Count, 2, launcher=SlurmLauncher(nodes=2, **options))
+        assert time.monotonic() - began < 30.0
+        assert eventually(lambda: not slurm.jobs())
+    finally:
+        slurm.run(["scontrol", "delete", "PartitionName=short"])
+
+
+def test_squeue_names_jobs_as_top_names_the_run_and_its_hosts(slurm):
+    with ClusterEnv(Count, 2, launcher=SlurmLauncher(nodes=2)) as envs:
+        names = slurm.run(["squeue", "--noheader", "--format=%j"]).split()
+        assert sorted(names) == [f"clusterenv-{envs.run_id}-host-{i}.0" for i in range(2)]
 
 
 @pytest.mark.timeout(300)

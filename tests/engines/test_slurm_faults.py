@@ -215,6 +215,18 @@ def test_preempted_hosts_hand_over(slurm, running):
         assert run.last_node != node
 
 
+def test_the_log_of_a_host_that_slurm_ends_says_that_it_left_in_order(slurm, running, tmp_path):
+    log = tmp_path / "host-1.0.log"
+    with running(log_dir=tmp_path) as run:
+        slurm.run(["scancel", f"--name=clusterenv-{run.envs.run_id}-host-1.0"])
+        run.rollout_until(lambda: run.times_replaced == [0, 1], 30.0)
+        assert eventually(lambda: "host ends" in log.read_text()), log.read_text()
+    assert log.read_text().splitlines() == [
+        "clusterenv host: its engine told it to leave (SIGTERM)",
+        "clusterenv host ends: SIGTERM: handed its slots over and ended",
+    ]
+
+
 def test_a_drained_node_keeps_its_host_until_that_ends(slurm, running):
     with running() as run:
         node = run.last_node
@@ -253,19 +265,21 @@ time.sleep(600)
 """
 
 
-def assert_nothing_left(slurm, head, within_s):
-    os.kill(head.process.pid, signal.SIGKILL)
+def assert_nothing_left(slurm, head, within_s, number=signal.SIGKILL):
+    os.kill(head.process.pid, number)
     head.wait()
     assert eventually(lambda: nothing_runs_on(slurm), within_s)
     assert eventually(lambda: head.others() == [], within_s), head.others()
 
 
-@pytest.mark.parametrize("cpus", [None, 1])
-def test_no_job_outlives_a_killed_head(slurm, tmp_path, cpus):
+@pytest.mark.parametrize(
+    ("cpus", "number"), [(None, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGTERM)]
+)
+def test_no_job_outlives_a_killed_head(slurm, tmp_path, cpus, number):
     with HeadScript(tmp_path, HEAD.format(options="", cpus=cpus)) as head:
         head.wait_for_sign()
         assert len(processes_on(slurm)) == 2
-        assert_nothing_left(slurm, head, 2 * LEASE_S)
+        assert_nothing_left(slurm, head, 2 * LEASE_S, number)
         assert eventually(lambda: not slurm.jobs())
 
 

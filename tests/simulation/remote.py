@@ -13,6 +13,7 @@ from clusterenv.head.remote import RemoteFleet
 from clusterenv.head.remote_start import RemoteStart
 from clusterenv.head.watch import Ended
 from clusterenv.host.plan import Plan, WorkerSetup
+from clusterenv.launchers.base import Status
 from clusterenv.plain.row_layout import RowLayout
 from clusterenv.wire.invitation import Invitation
 from clusterenv.wire.messages import PROTOCOL_VERSION, Close, FragmentMade, Hello
@@ -104,8 +105,8 @@ class PaperWatch:
     def arrived(self, host):
         pass
 
-    def reason_of(self, host):
-        return ""
+    def status_of(self, host):
+        return Status(False)
 
 
 class Engine:

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ NEEDED = {
     "howto/libraries.md": ("dm_env", "minari", "rl_games", "tianshou", "torchrl"),
     "howto/multi-agent.md": ("pettingzoo",),
 }
+COMMANDS_NEEDED = {"slurm.md": "sbatch"}
 USE_THREADS = (
     "from clusterenv import ClusterEnv; "
     "ClusterEnv.__init__.__kwdefaults__['launcher'] = 'in-process'"
@@ -57,6 +59,9 @@ def pages_with_code():
 def test_code_on_the_page_runs(name, tmp_path):
     page, script = (DOCS / name).read_text(), tmp_path / "page.py"
     missing = [module for module in NEEDED.get(name, ()) if find_spec(module) is None]
+    command = COMMANDS_NEEDED.get(name)
+    if command is not None and shutil.which(command) is None:
+        missing.append(command)
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
     # Each worker process would import PyTorch or JAX, for seconds. The first line is the title.

@@ -214,6 +214,21 @@ def test_observations_that_do_not_fit_are_refused(space, observations):
         results(space, (11, 12), outcome_of(observations))
 
 
+PLACES = spaces.Dict(place=spaces.Discrete(9), near=spaces.Tuple((spaces.Discrete(9),) * 2))
+INCOMPLETE = {
+    "a key": ({"place": 1}, r"observation has no 'near', .*; it is a dict with \['place'\]"),
+    "a part": ({"place": 1, "near": (1,)}, r"observation\['near'\] has no 1, .*; it is a tuple"),
+    "all": (np.zeros(3), "observation has no 'place', .*; it is a ndarray"),
+}
+
+
+@pytest.mark.parametrize(("observation", "text"), INCOMPLETE.values(), ids=INCOMPLETE)
+def test_what_an_observation_lacks_is_named(observation, text):
+    good = {"place": 1, "near": (1, 2)}
+    with pytest.raises(ValueError, match=text):
+        results(PLACES, (11, 12), outcome_of([good, observation]))
+
+
 def test_one_env_alone_gets_no_more_freedom():
     with pytest.raises((TypeError, ValueError), match="does not fit the observation space"):
         results(spaces.Discrete(3), (11,), outcome_of([np.zeros(1, int)]))

@@ -120,18 +120,62 @@ def test_a_state_that_nobody_knows_is_not_an_end(slurm, launch):
     assert not jobs.status()["a"].ended
 
 
-def test_who_waits_is_told_once_per_reason(slurm, launch, monkeypatch, caplog):
+def test_jobs_that_wait_are_told_once_though_reasons_differ_and_change(
+    slurm, launch, monkeypatch, caplog
+):
     monkeypatch.setattr(slurm_jobs, "_PATIENCE_S", 0.0)
     jobs = launch(["a", "b"])
-    for reason in ("Resources", "Resources", "Priority"):
-        slurm.queue = dict.fromkeys("12", f"PENDING|{reason}|")
+    for reasons in (("Resources", "Priority"), ("Priority", "Resources"), ("Resources",) * 2):
+        slurm.queue = {f"{i + 1}": f"PENDING|{reason}|" for i, reason in enumerate(reasons)}
         with caplog.at_level(logging.WARNING, "clusterenv"):
             jobs.status()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("2 jobs wait: ")
+    assert "1 is PENDING (Resources)" in told
+    assert "1 is PENDING (Priority)" in told
+
+
+def test_a_replacement_that_waits_is_told_too(slurm, launch, monkeypatch, caplog):
+    monkeypatch.setattr(slurm_jobs, "_PATIENCE_S", 0.0)
+    jobs = launch(["a.0"])
+    slurm.queue = {"1": "PENDING|Resources|"}
+    jobs.status()
+    jobs.stop(["a.0"])
+    jobs.start([Order("a.1", b"")])
+    slurm.queue = {"2": "PENDING|Resources|"}
+    jobs.status()
+    jobs.stop(["a.1"])
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2
-    assert "2 job(s) wait" in told[0]
-    assert "(Resources)" in told[0]
-    assert "(Priority)" in told[1]
+    assert [text.rpartition(" ")[2] for text in told] == ["1", "2"]
+
+
+def test_a_job_that_can_never_start_ends_but_not_for_slurms_first_reason(
+    slurm, launch, monkeypatch
+):
+    jobs = launch(["a"])
+    slurm.queue = {"1": "PENDING|PartitionConfig|"}
+    assert not jobs.status()["a"].ended
+    monkeypatch.setattr(slurm_jobs, "_PATIENCE_S", 0.0)
+    status = jobs.status()["a"]
+    assert status.ended
+    assert "PENDING (PartitionConfig) and would wait for ever" in status.reason
+
+
+def test_a_job_that_can_never_start_is_cancelled(slurm, launch, monkeypatch):
+    monkeypatch.setattr(slurm_jobs, "_PATIENCE_S", 0.0)
+    jobs = launch(["a"])
+    slurm.queue = {"1": "PENDING|PartitionTimeLimit|"}
+    jobs.status()
+    jobs.stop(["a"])
+    assert slurm.cancelled == ["1"]
+
+
+def test_a_job_is_named_after_its_run_and_its_host(slurm, tmp_path):
+    jobs = SlurmJobs(JobRequest(), {}, tmp_path)
+    jobs.start([Order("host-3.1", b"", "4f2a1b")])
+    jobs.stop(["host-3.1"])
+    ((_, script),) = slurm.submitted
+    assert "#SBATCH --job-name=clusterenv-4f2a1b-host-3.1\n" in script
 
 
 def test_a_replacement_that_cannot_be_submitted_ends_but_does_not_raise(slurm, launch):

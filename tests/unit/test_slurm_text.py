@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from clusterenv.launchers.base import Status
-from clusterenv.launchers.slurm.text import JobRequest, read_end, read_queue, seconds_of
+from clusterenv.launchers.slurm.text import (
+    JobRequest,
+    QueuedJob,
+    cannot_start,
+    read_end,
+    read_queue,
+    seconds_of,
+    who_waits,
+)
 from tests.integration.polling import eventually
 
 ENDED_JOB = (
@@ -130,10 +138,62 @@ def test_what_makes_no_sense_is_refused(wrong, says):
 def test_the_queue_says_who_waits_and_why():
     found = read_queue("12|PENDING|Resources|\n13|RUNNING|None|n[2-3]\nnoise\n")
     waiting = "job 12 is PENDING (Resources), see: squeue -j 12"
-    assert found["12"].status("12") == Status(False, waiting)
+    assert found["12"].status("12") == Status(False, waiting, is_queued=True)
     assert found["13"].status("13") == Status(False, "job 13 is RUNNING on n[2-3]")
     assert len(found) == 2
     assert [job.is_pending for job in found.values()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("PartitionConfig", "cpus_per_node="),
+        ("PartitionNodeLimit", "a job of one node"),
+        ("PartitionTimeLimit", "time_limit="),
+        ("BadConstraints", "constraint="),
+        ("InvalidAccount", "account="),
+        ("InvalidQOS", "qos="),
+        ("QOSMaxWallDurationPerJobLimit", "ask for less"),
+        ("QOSMaxMemoryPerJob", "ask for less"),
+        ("AssocMaxNodePerJobLimit", "ask for less"),
+    ],
+)
+def test_a_request_that_can_never_be_met_says_what_to_change(reason, advice):
+    status = cannot_start("7", QueuedJob("PENDING", reason, ""))
+    assert status.ended
+    assert status.is_queued
+    assert status.reason.startswith(f"job 7 is PENDING ({reason}) and would wait for ever: ")
+    assert advice in status.reason
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "None",
+        "Resources",
+        "Priority",
+        "PartitionDown",
+        "ReqNodeNotAvail, UnavailableNodes:n1",
+        "QOSMaxJobsPerUserLimit",
+        "AssocMaxJobsLimit",
+        "QOSGrpCpuLimit",
+    ],
+)
+def test_a_request_that_may_be_met_later_waits(reason):
+    assert QueuedJob("PENDING", reason, "").never_starts == ""
+
+
+def test_a_job_that_runs_does_not_wait_for_anything():
+    assert QueuedJob("RUNNING", "PartitionTimeLimit", "n1").never_starts == ""
+
+
+def test_jobs_that_wait_are_told_together():
+    assert who_waits({"5": "Resources"}) == (
+        "1 job waits: 1 is PENDING (Resources), see: squeue -j 5"
+    )
+    assert who_waits({"5": "Resources", "6": "Priority", "7": "Priority"}) == (
+        "3 jobs wait: 1 is PENDING (Resources), 2 are PENDING (Priority), see: squeue -j 5,6,7"
+    )
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,18 @@ from clusterenv.wire.messages import (
 from clusterenv.wire.rate_limits import RateLimits
 from clusterenv.wire.versions import versions
 
+_AT_WORK: dict[int, Launcher] = {}
+"""The launchers of all open runs, by id."""
+
+
+def _refuse_to_share(launcher: Launcher) -> None:
+    """StartupError if another run uses this launcher: by name it would stop that run's hosts."""
+    if id(launcher) in _AT_WORK:
+        raise StartupError(
+            "this launcher already runs the hosts of another open ClusterEnv: make one for each "
+            "ClusterEnv, or close the other first"
+        )
+
 
 class Hosts:
     """Exists before the spaces of the run are known; a fleet is made from it.
@@ -64,6 +76,7 @@ class Hosts:
         publisher: Has the weights that they pull.
         ledger: Where bytes and latencies are recorded.
         plan_of: Returns what the host of these slots is to run.
+        run: The id of the run.
     """
 
     def __init__(
@@ -77,10 +90,12 @@ class Hosts:
         publisher: Publisher,
         ledger: Ledger,
         plan_of: Callable[[range], Plan],
+        run: str = "",
     ) -> None:
+        _refuse_to_share(launcher)
         self.launcher, self._lease_s, self.limits = launcher, lease_s, limits
         self._workers, self._setup, self._plan_of = workers, setup, plan_of
-        self._ledger = ledger
+        self._ledger, self._run = ledger, run
         self._compression = BEST if network.compress else NOTHING
         self._rate_limits = RateLimits(newest=lambda: publisher.version)
         self._ticket = b""
@@ -103,6 +118,7 @@ class Hosts:
             self.all = [RemoteHost(index, self.driver, now) for index in range(len(workers))]
             self._by_name = {host.name: host for host in self.all}
             undo.pop_all()
+        _AT_WORK[id(launcher)] = launcher
 
     def start(self) -> None:
         """Start every host."""
@@ -112,7 +128,7 @@ class Hosts:
 
     def _start(self, hosts: list[RemoteHost]) -> None:
         make_room(PER_HOST * len(hosts), ", ".join(host.name for host in hosts))
-        orders = [Order(host.name, self._invite(host).to_bytes()) for host in hosts]
+        orders = [Order(host.name, self._invite(host).to_bytes(), self._run) for host in hosts]
         if not self.launcher.enrols:
             self.launcher.start(orders)
             return
@@ -277,9 +293,17 @@ class Hosts:
         """Where a host is: its machine and process, or what its engine says about it."""
         if host.hello is not None:
             return host.whereabouts()
-        reason = self.watch.reason_of(host.name)
+        status = self.watch.status_of(host.name)
+        # Whoever speaks of a host that has ended says why.
+        reason = "" if status.ended else status.reason
+        if status.is_queued:
+            return f"{host.name} ({reason})" if reason else host.name
         engine = f"; {reason}" if reason else ""
         return f"{host.name} (has not reached {self.address}{engine})"
+
+    def is_queued(self, host: RemoteHost) -> bool:
+        """Whether the engine has not started it yet."""
+        return self.watch.status_of(host.name).is_queued
 
     def log_tail(self, host: RemoteHost) -> str:
         """The end of the host's log under a heading, or nothing."""
@@ -300,4 +324,5 @@ class Hosts:
         # One that has not joined has no envs to close, and cannot be told to.
         self.launcher.stop([host.name for host in alive if host.hello is None])
         self.launcher.stop([host.name for host in alive if host.hello is not None], grace_s)
+        _AT_WORK.pop(id(self.launcher), None)
         self.driver.close()

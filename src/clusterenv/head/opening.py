@@ -7,7 +7,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from clusterenv.agreement import AgreedSpaces, agree_on_spaces
@@ -73,6 +73,7 @@ class Opening:
     publisher: Publisher
     ledger: Ledger
     reports: LossReports
+    run: Run = field(default_factory=lambda: Run(secrets.token_hex(3), os.getpid()))
 
     def local(self) -> tuple[Session, AgreedSpaces]:
         """Open it with a host in this process."""
@@ -110,6 +111,7 @@ class Opening:
             self.publisher,
             self.ledger,
             self._plan,
+            self.run.id,
         )
         try:
             start = RemoteStart(
@@ -182,7 +184,7 @@ class Opening:
         )
 
     def _status(self, fleet: Fleet, episodes: EpisodeLog) -> StatusServer:
-        run, publisher = Run(secrets.token_hex(3), os.getpid()), self.publisher
+        run, publisher = self.run, self.publisher
         snapshots = Snapshots(run.id, self.settings, publisher, fleet, self.ledger, episodes)
         show = Show(self.settings.backend, self.settings.num_envs, publisher, self.packer)
         name = f"{THREAD_NAME} status"

@@ -18,7 +18,8 @@ def rebuild(raised: Raised, whereabouts: str) -> BaseException:
     error.__cause__ = RemoteTraceback(raised.traceback)
     place = "" if raised.slot is None else f", slot {raised.slot}"
     action = f", action {raised.action}" if raised.action else ""
-    error.add_note(f"raised on {whereabouts}{place}{action}")
+    policy = ", by the policy" if raised.by_policy else ""
+    error.add_note(f"raised on {whereabouts}{place}{action}{policy}")
     return error
 
 

@@ -104,9 +104,14 @@ class RemoteStart:
                     f"{', '.join(map(self.hosts.whereabouts, late))}{reception.turned_away}"
                     f"{self.hosts.log_tail(late[0])}",
                     refused=reception.last_refusal,
-                    unreached="" if late[0].hello else self.hosts.address,
+                    unreached=self._unreached(late[0]),
                 )
             self._pump(min(_TICK_S, remaining_s))
+
+    def _unreached(self, host: RemoteHost) -> str:
+        """The address that a host has not reached, although it was started."""
+        was_started = host.hello is None and not self.hosts.is_queued(host)
+        return self.hosts.address if was_started else ""
 
     def _pump(self, timeout_s: float) -> None:
         with self.hosts.driver as driver:
@@ -128,7 +133,8 @@ class RemoteStart:
                 # Its host replaces a lost worker, and nothing was asked of it yet.
                 self._reports.warn(host.name, f"{host.whereabouts()}: {text:.{LONGEST_TEXT}}")
             case Ended(reason=reason, refused=refused):
-                self._lose(host, f"{self.hosts.whereabouts(host)} was lost: {reason}", refused)
+                what = "cannot start" if self.hosts.is_queued(host) else "was lost"
+                self._lose(host, f"{self.hosts.whereabouts(host)} {what}: {reason}", refused)
             case Warned(worker=worker, category=category, text=text):
                 if len(self.warnings) < _MOST_WARNINGS:
                     text = f"{text:.{_LONGEST_WARNING}}"

@@ -55,9 +55,9 @@ class Watch(threading.Thread):
         """Note that this host has said Hello."""
         self._doubts.pop(host, None)
 
-    def reason_of(self, host: str) -> str:
-        """The engine's latest word on how a host is, or empty."""
-        return self.status.get(host, _UNKNOWN).reason
+    def status_of(self, host: str) -> Status:
+        """The engine's latest word on how a host is."""
+        return self.status.get(host, _UNKNOWN)
 
     def run(self) -> None:
         """Look at regular intervals until :meth:`close`."""
@@ -70,7 +70,7 @@ class Watch(threading.Thread):
                 self._look()
             for host in due:
                 _, reason = self._doubts.pop(host, (0.0, ""))
-                engine = self.reason_of(host)
+                engine = self.status_of(host).reason
                 self._report(host, f"{reason} ({engine})" if engine else reason)
 
     def _look(self) -> None:

@@ -26,6 +26,8 @@ class Order:
     invitation: bytes = field(repr=False)
     """One line of text, to be delivered in secret: never on a command line, never in a
     world-readable file. If the launcher ``enrols``, it is a ticket, the same for all."""
+    run: str = ""
+    """The id of the run that it is for, as ``envs.run_id`` has it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Status:
     ended: bool
     reason: str = ""
     """Why it ended or why it waits, in the engine's words."""
+    is_queued: bool = False
+    """Whether the engine has not started it yet; if it has ``ended``, it never will be."""
 
 
 class Launcher(Protocol):

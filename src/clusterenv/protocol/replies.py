@@ -56,6 +56,7 @@ class Raised(Reply):
     text: str
     traceback: str
     action: str = ""
+    by_policy: bool = False
 
 
 _REPLY_TO: dict[type, type] = {

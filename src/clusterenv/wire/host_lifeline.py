@@ -39,6 +39,13 @@ class HostLifeline(threading.Thread):
         self._watch_input, self._exit_without_head = watch_input, exit_without_head
         self._parent = os.getppid()
         self._in_contact_at = time.monotonic()
+        self.leaves_on = ""
+        """The signal after which this host hands its slots over; set by its handler."""
+
+    @property
+    def last_words(self) -> str:
+        """What to say of a host that was told to leave, once the head has taken its slots."""
+        return f"{self.leaves_on}: handed its slots over and ended"
 
     def run(self) -> None:
         """Tick until something ends the process."""
@@ -63,6 +70,9 @@ class HostLifeline(threading.Thread):
         match self._socket.contact():
             case Contact.THERE:
                 self._in_contact_at = now
+            # The head gave its place to another, as it had asked.
+            case Contact.REFUSED if self.leaves_on:
+                self._end(self.last_words)
             case Contact.REFUSED:
                 reason = "another host has its place, or the run is over"
                 self._end(f"the head at {address} refused its key: {reason}")

@@ -80,14 +80,15 @@ def _run(
         invitation = apply(invitation, hello(num_workers))
         num_workers = workers or invitation.workers or num_workers
     connection = HostSocket(invitation)
-    HostLifeline(connection, invitation, input_is_lifeline, exit_without_head).start()
+    lifeline = HostLifeline(connection, invitation, input_is_lifeline, exit_without_head)
+    lifeline.start()
     # Workers start while the head is letting us in.
     may_spin = cores() > num_workers
     starter = ProcessStarter.of(invitation.setup, invitation.host, sys.stdout.fileno())
     crew = Workers(num_workers, starter, invitation.limits, may_spin)
     connection.send(hello(num_workers))
     service = Service(invitation.host, connection, crew)
-    _leave_on(service, signal.SIGTERM, signal.SIGUSR1)
+    _leave_on(service, lifeline, signal.SIGTERM, signal.SIGUSR1)
     try:
         grace_s = service.run()
     except BaseException:
@@ -95,16 +96,22 @@ def _run(
         raise
     crew.close(grace_s)
     connection.close()
+    if lifeline.leaves_on:
+        print(f"clusterenv host ends: {lifeline.last_words}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
-def _leave_on(service: Service, *signals: signal.Signals) -> None:
-    """Ask the head to take the slots back when one of these arrives; it then says Close."""
+def _leave_on(service: Service, lifeline: HostLifeline, *signals: signal.Signals) -> None:
+    """Ask the head to take the slots back when one of these arrives.
+
+    The head then says Close, or ends the connection and has the engine end this process.
+    """
 
     def leave(number: int, _: object) -> None:
-        service.leaving = f"its engine told it to leave ({signal.Signals(number).name})"
+        lifeline.leaves_on = signal.Signals(number).name
+        service.leaving = f"its engine told it to leave ({lifeline.leaves_on})"
 
     for number in signals:
         signal.signal(number, leave)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -110,6 +111,7 @@ class Service:
     def _tell_leaving(self) -> None:
         if self.leaving:
             self._socket.send(Leaving(self.leaving))
+            print(f"clusterenv host: {self.leaving}", file=sys.stderr, flush=True)
             self.leaving = ""
 
     # What the head says.

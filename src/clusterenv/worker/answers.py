@@ -11,6 +11,7 @@ from clusterenv.memory.line import WorkerEnd
 from clusterenv.plain.values import pack
 from clusterenv.protocol.replies import Raised
 from clusterenv.worker.rows import Outcome, RowWriter
+from clusterenv.worker.stepper import UserCodeError
 
 
 class Answers:
@@ -56,11 +57,10 @@ class Answers:
             self._line.wake_host()
 
 
-def raised(
-    request: int, error: BaseException, slot: int | None = None, action: Any = None
-) -> Raised:
+def raised(request: int, error: BaseException, where: UserCodeError | None = None) -> Raised:
     """What the head needs to raise ``error`` there."""
-    kind = type(error)
+    kind, where = type(error), where or UserCodeError(None)
+    action = where.action
     try:
         # Not `args`: an OSError keeps its file name elsewhere.
         reduced: Any = error.__reduce__()
@@ -69,13 +69,14 @@ def raised(
         arguments = b""
     return Raised(
         request,
-        slot,
+        where.slot,
         kind.__module__,
         kind.__qualname__,
         arguments,
         _text(lambda: str(error)),
         _text(lambda: "".join(traceback.format_exception(error))),
         "" if action is None else _text(lambda: repr(action)),
+        where.by_policy,
     )
 
 

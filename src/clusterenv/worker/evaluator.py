@@ -59,7 +59,7 @@ class Evaluator:
             try:
                 acted = policy.act(observations, state, None if deterministic else rng)
             except Exception as error:
-                raise UserCodeError(None) from error
+                raise UserCodeError(None, by_policy=True) from error
             refuse_nan_actions(acted, self._translator.real_actions, self._slots)
             if "log_prob" in acted.outputs:
                 refuse_nan_outputs("log_prob", acted.outputs["log_prob"], self._slots)

@@ -325,7 +325,7 @@ class WorkerLoop:
     def _report(self, request: int, error: Exception) -> None:
         if isinstance(error, UserCodeError):
             assert error.__cause__ is not None
-            message = raised(request, error.__cause__, error.slot, error.action)
+            message = raised(request, error.__cause__, error)
         else:
             message = raised(request, error)
         desk = self._desk

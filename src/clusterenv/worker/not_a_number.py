@@ -46,10 +46,12 @@ def refuse_nan_outputs(name: str, array: Array, slots: Sequence[int]) -> None:
 def _blame(name: str, array: Array, slots: Sequence[int], acted: Acted | None = None) -> None:
     rows = np.isnan(array).reshape(len(slots), -1).any(1)
     slot = int(slots[int(rows.argmax())])
-    count = f" (and of {rows.sum() - 1} other slots of this worker)" if rows.sum() > 1 else ""
+    others = int(rows.sum()) - 1
+    count = f" (and of {others} more of this worker)" if others else ""
     raise UserCodeError(slot, _action_of(acted, int(rows.argmax()))) from ValueError(
         f"the policy's {name} of slot {slot}{count} is NaN, although its weights are finite: look "
-        "at the observation that it acted on, and for a division by 0 or the logarithm of 0 in it"
+        "at the observation that it acted on, for a division by 0 or the logarithm of 0 in the "
+        "policy, and for a mask that allows no action"
     )
 
 

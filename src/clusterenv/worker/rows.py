@@ -72,7 +72,10 @@ class Outcome:
             return leaf.of(self.observations)
         if not leaf.path:
             return self.observations
-        return [leaf.of(observation) for observation in self.observations]
+        try:
+            return [leaf.of(observation) for observation in self.observations]
+        except (LookupError, TypeError) as error:
+            raise ValueError(_what_is_missing(self.observations, leaf)) from error
 
 
 class Landing:
@@ -256,6 +259,23 @@ def fill(out: Array, column: Any, leaf: Leaf) -> None:
             f"observation{place} does not fit the observation space: expected {leaf.shape} "
             f"{leaf.dtype}, got {', '.join(got)}"
         ) from error
+
+
+def _what_is_missing(observations: Sequence[Any], leaf: Leaf) -> str:
+    """The first part of a leaf's path that an observation lacks, in words."""
+    for observation in observations:
+        part, before = observation, ""
+        for key in leaf.path:
+            try:
+                part = part[key]
+            except (LookupError, TypeError):
+                has = list(part) if isinstance(part, dict) else f"a {type(part).__name__}"
+                return (
+                    f"observation{before} has no {key!r}, which the observation space has; it is "
+                    f"{f'a dict with {has}' if isinstance(has, list) else has}"
+                )
+            before += f"[{key!r}]"
+    return f"observations do not fit the observation space at {leaf.path}"
 
 
 def _pack_rest(leaves: Sequence[Leaf], outcome: Outcome, trusted: bool) -> tuple[bytes, bytes]:

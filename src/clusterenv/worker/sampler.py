@@ -142,7 +142,7 @@ class Sampler:
         try:
             acted = policy.act(observations, state, rng)
         except Exception as error:
-            raise UserCodeError(None) from error
+            raise UserCodeError(None, by_policy=True) from error
         if policy is not self._checked:
             self._translator.check(acted.actions, len(slots))
             self._checked = policy

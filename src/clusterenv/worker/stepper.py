@@ -20,9 +20,9 @@ Ended = dict[int, tuple[Any, dict[str, Any]]]
 class UserCodeError(Exception):
     """User code raised; the cause is its own exception."""
 
-    def __init__(self, slot: int | None, action: Any = None) -> None:
+    def __init__(self, slot: int | None, action: Any = None, *, by_policy: bool = False) -> None:
         super().__init__(slot)
-        self.slot, self.action = slot, action
+        self.slot, self.action, self.by_policy = slot, action, by_policy
 
 
 class Stepper(Protocol):

@@ -15,7 +15,7 @@ from gymnasium.error import (
 )
 from gymnasium.spaces import Box
 
-from clusterenv import CannotPickleError, ClusterEnv
+from clusterenv import CannotPickleError, ClusterEnv, LocalLauncher, StartupError
 from tests.environments.vectors import actions_for, cluster, oracle_of, walks
 from tests.environments.walks import Walk
 from tests.equality import assert_same
@@ -239,3 +239,18 @@ def closed():
 def test_nothing_works_after_close(verb, closed):
     with pytest.raises(ClosedEnvironmentError, match=r"close\(\)"):
         AFTER_CLOSE[verb](closed)
+
+
+# Whom a launcher serves.
+
+
+def test_a_launcher_serves_one_run_at_a_time():
+    launcher = LocalLauncher(hosts=1)
+    with ClusterEnv(Walk, 2, num_workers=1, launcher=launcher) as first:
+        first.reset(seed=1)
+        with pytest.raises(StartupError, match="another open ClusterEnv: make one for each"):
+            ClusterEnv(Walk, 2, num_workers=1, launcher=launcher)
+        # The hosts of the first are still there.
+        assert not first.step(first.action_space.sample())[3].any()
+    with ClusterEnv(Walk, 2, num_workers=1, launcher=launcher) as second:
+        second.reset(seed=1)

@@ -28,8 +28,10 @@ from clusterenv.launchers.slurm.text import (
     SQUEUE_FORMAT,
     JobRequest,
     QueuedJob,
+    cannot_start,
     read_end,
     read_queue,
+    who_waits,
 )
 from clusterenv.wire.invitation import ENVIRONMENT_VARIABLE
 
@@ -49,11 +51,22 @@ class _Job:
     """Slurm's last word on it."""
     waits_for: str = ""
     """Slurm's reason, while the job is pending."""
+    was_told: bool = False
+    """Whether the user knows that it waits."""
 
     def take(self, seen: QueuedJob) -> None:
         """Update it from squeue's line."""
+        # Slurm's first reason for a new job may be a wrong one.
+        if seen.never_starts and self.has_waited:
+            self.end(cannot_start(self.id, seen))
+            return
         self.latest = seen.status(self.id)
         self.waits_for = seen.reason if seen.is_pending else ""
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether it was submitted more than a few seconds ago."""
+        return time.monotonic() - self.submitted_at > _PATIENCE_S
 
     def end(self, how: Status) -> None:
         self.latest, self.waits_for = how, ""
@@ -73,18 +86,18 @@ class SlurmJobs:
         self._log_dir = Path(log_dir).absolute() if log_dir is not None else None
         self._keeper: Keeper | None = None
         self._job_by_host: dict[str, _Job] = {}
-        self._told: set[str] = set()
         self._has_started = False
         # A replacement need not wait until the previous job has been cancelled.
         self._cancelling: list[subprocess.Popen[bytes]] = []
 
     def script(self) -> str:
         """The script that is submitted for a job."""
-        return self._script("host-0.0")
+        return self._script("host-0.0", "RUN")
 
-    def _script(self, host: str) -> str:
+    def _script(self, host: str, run: str) -> str:
         folder = self._log_dir if self._keeper is None else self._keeper.folder
-        return self._request.script(None if folder is None else folder / f"{host}.log")
+        name = "-".join(word for word in ("clusterenv", run, host) if word)
+        return self._request.script(None if folder is None else folder / f"{host}.log", name)
 
     @property
     def towards(self) -> str:
@@ -114,7 +127,7 @@ class SlurmJobs:
         env = {**_outside(os.environ), **self._environment}
         env[ENVIRONMENT_VARIABLE] = order.invitation.decode()
         try:
-            job = submit(self._script(order.host), env, keeper.ear)
+            job = submit(self._script(order.host, order.run), env, keeper.ear)
         except SlurmError as error:
             # Not raised for a replacement: the head tries again within its budget.
             return _Job("", now, Status(True, str(error)))
@@ -144,12 +157,12 @@ class SlurmJobs:
                 job.take(seen)
 
     def _tell_who_waits(self) -> None:
-        since = time.monotonic() - _PATIENCE_S
         waiting = [job for job in self._jobs() if job.waits_for]
-        for job in waiting:
-            if job.submitted_at < since and job.waits_for not in self._told:
-                self._told.add(job.waits_for)
-                _log.warning("%d job(s) wait: %s", len(waiting), job.latest.reason)
+        # Once for each job: Slurm's reasons change as the queue moves.
+        if any(job.has_waited and not job.was_told for job in waiting):
+            _log.warning("%s", who_waits({job.id: job.waits_for for job in waiting}))
+            for job in waiting:
+                job.was_told = True
 
     def logs(self, host: str) -> str:
         """The end of what the host printed, if its log can be seen from here."""
@@ -164,7 +177,7 @@ class SlurmJobs:
     def stop(self, hosts: Sequence[str], grace_s: float = 0.0) -> None:
         """End these hosts and forget them; first give them ``grace_s`` to end by themselves."""
         stopped = [self._job_by_host.pop(host) for host in hosts if host in self._job_by_host]
-        left = [job.id for job in stopped if not job.latest.ended]
+        left = [job.id for job in stopped if not job.latest.ended or job.latest.is_queued]
         if grace_s > 0:
             left = _wait_for_ends(left, time.monotonic() + grace_s)
         if left:

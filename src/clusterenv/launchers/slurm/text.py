@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,21 @@ _ADVICE = {
     "TIMEOUT": ": raise time_limit, or leave more time to go with notice_s",
     "NODE_FAIL": ": the node failed",
 }
+_CANNOT_START = {
+    "AccountNotAllowed": "the partition does not take account=: choose another of the two",
+    "BadConstraints": "no node has what the job asks for: check constraint= and extra=",
+    "InvalidAccount": "Slurm does not know account=: see `sacctmgr show associations user=$USER`",
+    "InvalidQOS": "Slurm does not know qos=: see `sacctmgr show qos`",
+    "PartitionConfig": "no node of the partition is large enough: ask for less with "
+    "cpus_per_node=, mem_per_node= or gpus_per_node=, or choose another partition; see `sinfo -Nl`",
+    "PartitionNodeLimit": "the partition does not take jobs of this many nodes, and each host is "
+    "a job of one node: choose another partition, or check extra=",
+    "PartitionTimeLimit": "the partition's limit is shorter: lower time_limit=, or choose another "
+    "partition; see `sinfo -o '%P %l'`",
+    "QOSNotAllowed": "the partition does not take qos=: choose another of the two",
+}
+"""Reasons for which a job is pending and never starts, however long it waits."""
+_LARGER_THAN_ALLOWED = re.compile(r"(?:Assoc|QOS)Max\w+PerJob(?:Limit)?")
 _MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _TIME_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
@@ -64,8 +80,8 @@ class JobRequest:
             seconds_of(self.time_limit)
         _memory(self.mem_per_node)
 
-    def job_options(self) -> list[str]:
-        """sbatch's options."""
+    def job_options(self, name: str) -> list[str]:
+        """sbatch's options for a job of this name."""
         chosen = {
             "partition": self.partition,
             "account": self.account,
@@ -77,7 +93,7 @@ class JobRequest:
             "gpus": self.gpus_per_node or None,
         }
         return [
-            "--job-name=clusterenv",
+            f"--job-name={name}",
             "--nodes=1",
             "--ntasks=1",
             *_given(chosen),
@@ -99,9 +115,9 @@ class JobRequest:
             return self.notice_s
         return max(1, min(self.notice_s, seconds_of(self.time_limit) // 4))
 
-    def script(self, log: Path | None) -> str:
-        """The script of a job, which becomes the host and writes this log."""
-        options = [f"#SBATCH {shlex.join([option])}" for option in self.job_options()]
+    def script(self, log: Path | None, name: str = "clusterenv") -> str:
+        """The script of a job of this name, which becomes the host and writes this log."""
+        options = [f"#SBATCH {shlex.join([option])}" for option in self.job_options(name)]
         lines = ["#!/bin/bash", *options, *_into(log), *self._start()]
         return "\n".join(lines) + "\n"
 
@@ -185,6 +201,15 @@ class QueuedJob:
         return self.state == "PENDING"
 
     @property
+    def never_starts(self) -> str:
+        """Why it waits for something that cannot happen, and what to do; empty if it may start."""
+        if not self.is_pending:
+            return ""
+        if _LARGER_THAN_ALLOWED.fullmatch(self.reason):
+            return "no job may be this large or long: ask for less, or choose another qos="
+        return _CANNOT_START.get(self.reason, "")
+
+    @property
     def has_ended(self) -> bool:
         """Whether it will not run any more."""
         return self.state in ENDED
@@ -192,8 +217,24 @@ class QueuedJob:
     def status(self, job: str) -> Status:
         """The status of its host, in Slurm's words."""
         if self.is_pending:
-            return Status(False, f"job {job} is PENDING ({self.reason}), see: squeue -j {job}")
+            words = f"job {job} is PENDING ({self.reason}), see: squeue -j {job}"
+            return Status(False, words, is_queued=True)
         return Status(False, f"job {job} is {self.state}{_on(self.nodes)}")
+
+
+def cannot_start(job: str, seen: QueuedJob) -> Status:
+    """The status of a host whose job never starts."""
+    words = f"job {job} is PENDING ({seen.reason}) and would wait for ever: {seen.never_starts}"
+    return Status(True, words, is_queued=True)
+
+
+def who_waits(reason_by_job: Mapping[str, str]) -> str:
+    """``2 jobs wait: 1 is PENDING (Resources), 1 is PENDING (Priority), see: squeue -j 5,6``."""
+    count = len(reason_by_job)
+    jobs = "1 job waits" if count == 1 else f"{count} jobs wait"
+    by_reason = Counter(reason_by_job.values())
+    told = [f"{n} {'is' if n == 1 else 'are'} PENDING ({why})" for why, n in by_reason.items()]
+    return f"{jobs}: {', '.join(told)}, see: squeue -j {','.join(reason_by_job)}"
 
 
 def read_queue(text: str) -> dict[str, QueuedJob]:
