@@ -5,6 +5,7 @@ loads neither PyTorch nor any cluster's client.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from clusterenv.version import __version__
@@ -158,6 +159,26 @@ _MODULE_BY_NAME = {
 
 
 _MODULES = ("distributions",)
+
+_PACKAGE_BY_NAME = {
+    "JaxPolicy": "jax",
+    "KubernetesLauncher": "kubernetes",
+    "RayLauncher": "ray",
+    "TorchPolicy": "torch",
+}
+
+
+def _is_missing(package: str) -> bool:
+    try:
+        return find_spec(package) is None
+    except ValueError:  # somebody has put something else in its place
+        return True
+
+
+# A star import loads every name that is left, so those whose package is not there must go.
+for _name, _package in _PACKAGE_BY_NAME.items():
+    if _is_missing(_package):
+        __all__.remove(_name)
 
 
 def __getattr__(name: str) -> Any:

@@ -268,7 +268,7 @@ class ClusterEnv(VectorEnv[Any, Any, Any]):
             ahead: 1 collects the next rollout while you learn from this one, with the version that
                 this call publishes. The next call returns it if policy object and ``num_steps`` are
                 the same; otherwise, or at a reset, it is dropped, and ``ledger.dropped_steps``
-                counts its steps. Other calls wait until it is complete.
+                counts its steps. ``evaluate`` and ``call`` wait for it; before ``step``, reset.
         """
         return self._policies.rollout(policy, num_steps, wait_num, patience_s, infos, ahead)
 

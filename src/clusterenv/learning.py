@@ -32,6 +32,7 @@ def gae(
     Returns:
         ``advantages`` and ``returns = advantages + values``.
     """
+    rollout.refuse_tensors("gae")
     rewards = rollout.rewards if rewards is None else rewards
     next_values = rollout.next_values
     values = rollout.outputs["value"]
@@ -50,9 +51,11 @@ def with_values(rollout: AnyFragment, value: Callable[[Any], Array]) -> AnyFragm
     """The rollout with values computed here: for a critic that stays at the head.
 
     Args:
-        rollout: From a policy without a value function.
+        rollout: From a policy without a value function. (A critic with memory needs its state:
+            let it act on the workers, as the ``value`` of the policy.)
         value: Observations (a row each, in the structure of the space) → one value per row.
     """
+    rollout.refuse_tensors("with_values")
     steps, columns = rollout.rewards.shape
     rows = map_structure(lambda array: array.reshape(-1, *array.shape[2:]), rollout.observations)
     values = np.asarray(value(rows)).reshape(steps + 1, columns)
@@ -125,6 +128,7 @@ def vtrace(
     Returns:
         The targets for the critic, and the advantages for the policy gradient (weighted already).
     """
+    fragment.refuse_tensors("vtrace")
     rewards = fragment.rewards if rewards is None else rewards
     behaviour, values = fragment.outputs["log_prob"], fragment.outputs["value"]
     check_values(values, rewards)

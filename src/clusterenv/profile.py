@@ -142,13 +142,13 @@ def _about_inference(profile: Profile, share: dict[str, float]) -> str | None:
     if share["inference"] < _MUCH or share["inference"] < share["env"]:
         return None
     acts, steps = _percent(share["inference"]), _percent(share["env"])
-    text = f"the policy acts {acts} of the time, envs take {steps}: "
+    text = f"the policy takes {acts} of the time, and the envs take {steps}."
     if profile.head.get("inference", 0.0) > 0:
-        return f"{text}rollout(policy) spreads it over the workers, a GPU at the head shortens it"
+        return f"{text} rollout(policy) spreads the acting over the workers; a GPU shortens it"
     slots = -(-profile.num_envs // profile.num_workers)
     return (
-        f"{text}larger batches cost it little: more envs per worker than {slots}, or one worker "
-        "with more threads; for large networks step() with a GPU at the head"
+        f"{text} A larger batch takes hardly longer, so try more envs per worker than {slots}. If "
+        "the network is large, try step() with the policy on a GPU at the head"
     )
 
 

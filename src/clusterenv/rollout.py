@@ -34,6 +34,7 @@ class Finals:
     columns: Array
     """… and its column in the arrays [T, n, …]."""
     observations: Any
+    """Its last observation, in the structure of the observation space."""
     values: Array | None
     """The policy's value of that observation, where the policy has a value."""
 
@@ -43,8 +44,11 @@ class Episodes:
     """The episodes that ended: a row per episode."""
 
     slots: Array
+    """The slot in which it was played."""
     returns: Array
+    """The sum of its rewards, including those before the fragment began."""
     lengths: Array
+    """The number of its steps, likewise."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,8 +69,11 @@ class Fragment:
     actions: Any
     """[T, n, …], in the structure of the action space."""
     rewards: Array
+    """[T, n], float64."""
     terminated: Array
+    """[T, n]: whether the episode reached an end of its own, after which no rewards follow."""
     truncated: Array
+    """[T, n]: whether the episode was cut off, for instance by a time limit."""
     outputs: dict[str, Array]
     """The policy's named outputs, [T, n] each: ``log_prob``, ``value`` …"""
     distribution: dict[str, Array]
@@ -76,18 +83,21 @@ class Fragment:
     state: Any
     """[n, …]: the recurrent state before the first step, or None."""
     finals: Finals
+    """The true last observations of ended episodes, as :class:`~clusterenv.rollout.Finals`."""
     episodes: Episodes
+    """The returns and lengths of ended episodes, as :class:`Episodes`."""
     infos: Mapping[str, Any] = field(default_factory=dict)
-    """What the envs reported, as :class:`StepInfos`: ``infos["speed"]`` is an array [T, n, …], and
-    ``infos["_speed"]`` the mask of the rows that have it. Where an episode ended, the env's last
-    info is in ``infos["final_info"]``, such as ``infos["final_info"]["episode"]["r"]``, and the
-    row itself has the info of the next episode's reset, as in Gymnasium's same-step autoreset.
-    Empty dicts are left out, and so are the infos of ``reset`` itself and, for a ready-made
-    VectorEnv that resets at the next step, those of its resets."""
+    """What the envs reported, as :class:`~clusterenv.step_infos.StepInfos`: ``infos["speed"]`` is
+    an array [T, n, …], and ``infos["_speed"]`` the mask of the rows that have it. Where an episode
+    ended, the env's last info is in ``infos["final_info"]``, such as
+    ``infos["final_info"]["episode"]["r"]``, and the row itself has the info of the next episode's
+    reset, as in Gymnasium's same-step autoreset. Empty dicts are left out, and so are the infos of
+    ``reset`` itself and, for a ready-made VectorEnv that resets at the next step, those of its
+    resets."""
 
     @property
     def num_steps(self) -> int:
-        """T."""
+        """T, the number of steps of each slot."""
         return len(self.rewards)
 
     def __repr__(self) -> str:
@@ -119,8 +129,8 @@ class Fragment:
         """[T, n]: the value of ``next_observations``; 0 where the episode terminated."""
         if "value" not in self.outputs or self.last_values is None or self.finals.values is None:
             raise ValueError(
-                "this policy has no value function on the workers: compute values of "
-                "`next_observations` here, or give the policy a `value`"
+                "this policy has no value function on the workers: compute values here, by "
+                "clusterenv.with_values(rollout, value), or give the policy a `value`"
             )
         shifted: Array = _copy_of(self.outputs["value"])
         shifted[:-1], shifted[-1] = self.outputs["value"][1:], self.last_values
@@ -132,9 +142,14 @@ class Fragment:
         """Arrays [T, n, …] (or a structure of them) as [T·n, …], without a copy."""
         return map_structure(lambda array: array.reshape(-1, *array.shape[2:]), tree)
 
-    def minibatches(self, size: int, rng: np.random.Generator) -> Iterator[Array]:
-        """Indices into flattened arrays: each row once, in random order, ``size`` at a time."""
-        order = rng.permutation(len(self.rewards) * len(self.slots))
+    def minibatches(self, size: int, rng: np.random.Generator | int) -> Iterator[Array]:
+        """Indices into flattened arrays: each row once, in random order, ``size`` at a time.
+
+        Args:
+            size: The rows of each batch; the last may have fewer.
+            rng: A generator, which goes on, or a seed, which gives the same order each time.
+        """
+        order = np.random.default_rng(rng).permutation(len(self.rewards) * len(self.slots))
         for start in range(0, len(order), size):
             yield order[start : start + size]
 
@@ -149,6 +164,11 @@ class Fragment:
 
         tensors: Self = _map_fields(self, partial(to_device, device=device))
         return tensors
+
+    def refuse_tensors(self, name: str) -> None:
+        """TypeError if this came from :meth:`torch`; ``name`` is who needs arrays."""
+        if not isinstance(self.rewards, np.ndarray):
+            raise TypeError(f"{name} takes a rollout of arrays: call it before rollout.torch()")
 
 
 @dataclass(frozen=True, repr=False)

@@ -229,3 +229,25 @@ def test_the_same_module_passed_again_is_no_new_version(cartpoles):
     cartpoles.step(module)
     cartpoles.reset(seed=0)
     assert np.array_equal(cartpoles.rollout(module, 3).versions, first.versions)
+
+
+@pytest.mark.parametrize("functions", [(modules.both_of, None), (None, modules.value_of)])
+def test_a_value_that_needs_what_stays_at_the_head_is_an_error_and_not_stale(cartpoles, functions):
+    policy = TorchPolicy(net("categorical"), *functions, stays_at_head=("critic",))
+    text = r"value is NaN\. If it needs critic, .*with_values"
+    with pytest.raises(ValueError, match=text) as told:
+        cartpoles.rollout(policy, 4)
+    assert "by the policy" in told.value.__notes__[-1]
+    # At the head nothing is missing.
+    assert not np.isnan(policy.act(np.zeros((2, 4), np.float32), None, None).outputs["value"]).any()
+
+
+def lstm_of(module, observations, state):
+    return module(observations), (state["hidden"], state["cell"])
+
+
+def test_a_recurrent_state_of_another_form_is_told(cartpoles):
+    shapes = {"hidden": (3,), "cell": (3,)}
+    policy = TorchPolicy(net("categorical"), lstm_of, state_shapes=shapes)
+    with pytest.raises(TypeError, match=r"with hidden, cell as in state_shapes; .* a tuple"):
+        cartpoles.rollout(policy, 4)

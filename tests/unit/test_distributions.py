@@ -253,3 +253,26 @@ def test_epsilon_greedy_explores_as_often_as_it_should(epsilon):
     actions = np.arange(4).repeat(MANY // 4)
     with np.errstate(divide="ignore"):
         assert np.allclose(repeated(distribution).log_prob(actions), np.log(expected)[actions])
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (Categorical, ("logits",)),
+        (Bernoulli, ("logits",)),
+        (DiagonalGaussian, ("mean", "log_std")),
+        (SquashedGaussian, ("mean", "log_std")),
+        (EpsilonGreedy, ("values", "epsilon")),
+    ],
+)
+def test_tensors_have_no_log_prob_here_since_no_gradient_would_flow(kind, fields):
+    found = kind(*[torch.zeros(3, 2, requires_grad=True) for _ in fields])
+    with pytest.raises(TypeError, match=f"torch.distributions from its {', '.join(fields)}"):
+        found.log_prob(np.zeros((3, 2), int))
+
+
+@pytest.mark.parametrize("one", [0.25, np.float32(0.25), torch.tensor(0.25)])
+def test_one_number_stands_for_all_rows(one):
+    values = np.zeros((3, 4), np.float32)
+    assert np.asarray(EpsilonGreedy(values, one).epsilon).tolist() == [0.25] * 3
+    assert np.asarray(Deterministic(values, one).noise).tolist() == [0.25] * 3

@@ -111,6 +111,8 @@ REASON = "It knows much because "
 
 # Envs and policies are both written in JAX.
 HOMES_OF_JAX = ["backends/jax_engine.py", "backends/jax_forms.py", "policies/jax.py"]
+# Policies are modules, and what they return are torch's distributions.
+HOMES_OF_TORCH = ["policies/torch.py", "policies/torch_distributions.py"]
 # Tables of tools and the bar of a run are both drawn with rich.
 HOMES_OF_RICH = ["logging/bar.py", "tools/terminal.py"]
 # Each other optional dependency has one home, which says how to install it.
@@ -263,6 +265,7 @@ def test_an_optional_dependency_is_imported_in_one_file_of_its_own():
             homes.setdefault(name, []).append(path.relative_to(SOURCE).as_posix())
     assert homes.pop("jax") == HOMES_OF_JAX
     assert homes.pop("rich") == HOMES_OF_RICH
+    assert homes.pop("torch") == HOMES_OF_TORCH
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
@@ -437,6 +440,15 @@ def test_the_public_names_are_sorted_and_complete():
 @pytest.mark.parametrize("name", clusterenv.__all__)
 def test_each_public_name_can_be_imported(name):
     assert getattr(clusterenv, name) is not None
+
+
+@pytest.mark.parametrize("missing", ["jax", "kubernetes", "ray", "torch"])
+def test_a_star_import_leaves_out_what_is_not_installed(missing):
+    script = f"import sys; sys.modules[{missing!r}] = None; from clusterenv import *; ClusterEnv"
+    script += "; import clusterenv; print(len(clusterenv.__all__))"
+    command = [sys.executable, "-c", script]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert int(told) == len(clusterenv.__all__) - 1
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error():

@@ -106,6 +106,14 @@ def test_what_stays_at_the_head_is_not_among_the_weights():
     assert_same(np.asarray(policy.params["critic"]), params()["critic"])
 
 
+def test_a_copy_that_needs_what_stays_at_the_head_says_so():
+    policy = JaxPolicy(apply, params(), stays_at_head=("critic",))
+    copy = pickle.loads(cloudpickle.dumps(policy))
+    copy.load(policy.weights())
+    with pytest.raises(ValueError, match=r"value is NaN\. If it needs critic, which stays at the"):
+        copy.act(OBSERVATIONS, None, None)
+
+
 def test_it_travels_by_pickle():
     policy = JaxPolicy(apply, params())
     policy.act(OBSERVATIONS, None, rng())

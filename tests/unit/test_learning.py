@@ -210,3 +210,19 @@ def test_vtrace_on_policy_is_gae_with_lambda_one():
     rollout.outputs["log_prob"] = np.zeros_like(rollout.rewards)
     targets, _ = vtrace(rollout, rollout.outputs["log_prob"], 0.9)
     np.testing.assert_allclose(targets, gae(rollout, 0.9, 1.0)[1])
+
+
+def test_tensors_are_refused_with_what_to_do():
+    rollout = make_rollout(np.random.default_rng(5), 4, 3, np.zeros((4, 3))).torch()
+    with pytest.raises(TypeError, match=r"gae takes .* arrays: call it before rollout.torch\(\)"):
+        gae(rollout, 0.9, 0.9)
+    with pytest.raises(TypeError, match="vtrace takes"):
+        vtrace(rollout, np.zeros((4, 3)), 0.9)
+
+
+def test_minibatches_take_a_seed_or_a_generator():
+    rollout = make_rollout(np.random.default_rng(5), 4, 3, np.zeros((4, 3)))
+    batches = [batch.tolist() for batch in rollout.minibatches(5, 7)]
+    assert batches == [b.tolist() for b in rollout.minibatches(5, np.random.default_rng(7))]
+    assert [len(batch) for batch in batches] == [5, 5, 2]
+    assert sorted(row for batch in batches for row in batch) == list(range(12))

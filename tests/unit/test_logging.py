@@ -129,7 +129,46 @@ def test_the_ledger_becomes_scalars():
     assert numbers["sync/pulls"] == 1
     assert numbers["sync/sync_bytes"] == 510
     assert numbers["sync/versions"] == 4
-    assert all(name.startswith("sync/") for name in numbers)
+    assert numbers["sync/times_fewer_bytes"] == 1000 / 510
+
+
+def test_lost_workers_and_all_bytes_of_the_socket_are_the_clusters_numbers():
+    one = ledger()
+    one.count("FragmentMade", 90)
+    one.record_loss("host-0", "worker-1.0", (2, 3), 2, "killed by SIGKILL")
+    one.record_loss("host-1", "", (4, 5), None, "its connection broke")
+    numbers = ledger_scalars(one)
+    assert numbers["cluster/losses"] == 2
+    assert numbers["cluster/socket_bytes"] == 600
+
+
+def test_without_a_socket_bytes_are_compared_with_nothing():
+    one = Ledger()
+    one.record_version(1, 1000)
+    one.record_pull(
+        "head", 1, held=0, cause="first", num_bytes=0, threshold=0.1, shares_memory=True
+    )
+    one.count_shared(1000)
+    numbers = ledger_scalars(one)
+    assert numbers["sync/shared_bytes"] == 1000
+    assert "sync/times_fewer_bytes" not in numbers
+
+
+def test_the_page_explains_every_number_of_the_ledger():
+    one = ledger()
+    one.record_latency(0.004)
+    one.record_measurement(
+        "host-0",
+        held=4,
+        newest=4,
+        divergence=0.0,
+        standard_error=0.0,
+        effective_sample_size=1.0,
+        realised=None,
+    )
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "logging.md").read_text()
+    missing = [name for name in ledger_scalars(one) if f"| `{name}` |" not in page]
+    assert missing == []
 
 
 # Progress.
@@ -251,16 +290,23 @@ def test_a_file_or_pipe_gets_a_line_every_ten_seconds(capsys):
             clock.now_s += 6
             progress.stepped(10, [(1.5, 7)], version=3, lag=1)
     assert capsys.readouterr().out.splitlines() == [
-        "        20 steps        2/s  return      1.5  version 3 lag 1",
-        "        40 steps        2/s  return      1.5  version 3 lag 1",
+        "PPO         20 steps        2/s  return      1.5  version 3 lag 1",
+        "PPO         40 steps        2/s  return      1.5  version 3 lag 1",
+        "PPO         50 steps        2/s  return      1.5  version 3 lag 1",
     ]
 
 
-def test_a_plain_line_keeps_quiet_at_the_end(capsys):
-    line = PlainLines(Clock())
-    line.show(1, "text")
-    line.close()
+def test_the_last_plain_line_is_printed_once_with_its_title(capsys):
+    clock = Clock()
+    line = PlainLines("PPO", clock)
+    line.show(1, "one")
     assert capsys.readouterr().out == ""
+    line.close()
+    assert capsys.readouterr().out == "PPO one\n"
+    clock.now_s += 11
+    line.show(2, "two")
+    line.close()
+    assert capsys.readouterr().out == "PPO two\n"
 
 
 class Cell:
@@ -381,7 +427,8 @@ def test_progress_alone_needs_no_optional_package():
         "print({'rich', 'torch', 'tensorboard', 'wandb', 'mlflow'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", script]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "set()\n"
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert told.splitlines()[-1] == "set()"
 
 
 def test_the_names_are_sorted_and_complete():

@@ -71,8 +71,8 @@ def test_losses_are_counted_by_host_and_named_by_reason():
     table = run_table(None, status(host(losses=8), losses_by_reason=reasons))
     assert row(table)["losses"] == "8"
     (told,) = [note for note in table.notes if note.startswith("lost: ")]
-    assert told.startswith("lost: 7 times killed by SIGKILL, 1 times exit code 3")
-    assert told.endswith(", 2 times something else")
+    assert told.startswith("lost: killed by SIGKILL (7 times), exit code 3 (once), ")
+    assert told.endswith(", other reasons (twice)")
 
 
 def test_a_run_without_losses_does_not_speak_of_them():

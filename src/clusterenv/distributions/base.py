@@ -42,9 +42,27 @@ class ArrayFields:
         """The array fields."""
         return {name: getattr(self, name) for name in self.ARRAYS}
 
+    def refuse_tensors(self) -> None:
+        """TypeError if it holds tensors of torch, through which no gradient would flow."""
+        if hasattr(getattr(self, self.ARRAYS[0]), "detach"):
+            kind, fields = type(self).__name__, ", ".join(self.ARRAYS)
+            raise TypeError(
+                f"this {kind} holds tensors, and its own methods are for acting, by NumPy: for a "
+                f"loss, make the distribution of torch.distributions from its {fields}"
+            )
+
     def with_arrays(self, arrays: dict[str, Array]) -> Self:
         """One of the same kind with these arrays."""
         return dataclasses.replace(self, **arrays)  # type: ignore[type-var]
+
+
+def per_row(value: Any, rows: Any) -> Any:
+    """One number as an array with as many rows as ``rows``; anything else as it is."""
+    if np.ndim(value):
+        return value
+    if hasattr(value, "expand"):  # a tensor, which keeps its device
+        return value.expand(len(rows))
+    return np.full(len(rows), value, np.float32) if np.isscalar(value) else value
 
 
 def divergence_of_log_probs(behaviour: Array, newer: Array) -> Array:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from clusterenv.arrays import Array
-from clusterenv.distributions.base import ArrayFields, sum_rows, width
+from clusterenv.distributions.base import ArrayFields, per_row, sum_rows, width
 from clusterenv.randomness import SlotRandom
 
 _LOG_2PI = float(np.log(2 * np.pi))
@@ -18,7 +18,11 @@ _SQUASH_MARGIN = 1e-6
 
 @dataclass(frozen=True)
 class DiagonalGaussian(ArrayFields):
-    """Independent normals, (rows, …)."""
+    """Independent normals, (rows, …); ``log_std`` has the shape of ``mean``.
+
+    Samples go to the env as they are: clip them with a wrapper such as Gymnasium's ``ClipAction``,
+    or take a :class:`SquashedGaussian`.
+    """
 
     mean: Array
     log_std: Array
@@ -35,6 +39,7 @@ class DiagonalGaussian(ArrayFields):
 
     def log_prob(self, actions: Array) -> Array:
         """The log-density of each row's action, summed over dimensions."""
+        self.refuse_tensors()
         scaled = (actions - self.mean) * np.exp(-self.log_std)
         return sum_rows(-0.5 * (scaled**2 + _LOG_2PI) - self.log_std)
 
@@ -76,6 +81,7 @@ class SquashedGaussian(ArrayFields):
 
     def log_prob(self, actions: Array) -> Array:
         """The log-density of each row's action."""
+        self.refuse_tensors()
         half = (np.asarray(self.high) - np.asarray(self.low)) / 2
         limit = 1 - _SQUASH_MARGIN
         squashed = np.clip((actions - self.low) / half - 1, -limit, limit)
@@ -95,11 +101,14 @@ class Deterministic(ArrayFields):
     """One action per row plus Gaussian exploration noise, kept within [low, high]."""
 
     action: Array
-    noise: Array
-    """Standard deviation, (rows,)."""
+    noise: Any
+    """Standard deviation: (rows,), or one number for all rows."""
     low: Array | float = -np.inf
     high: Array | float = np.inf
     ARRAYS: ClassVar[tuple[str, ...]] = ("action", "noise")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise", per_row(self.noise, self.action))
 
     def sample(self, rng: SlotRandom) -> Array:
         """The action of each row with noise."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from clusterenv.arrays import Array
-from clusterenv.distributions.base import ArrayFields, sum_rows
+from clusterenv.distributions.base import ArrayFields, per_row, sum_rows
 from clusterenv.randomness import SlotRandom
 
 
@@ -27,6 +27,7 @@ class Categorical(ArrayFields):
     @cached_property
     def _shifted(self) -> Array:
         """Logits with a maximum of 0, so that no exponential overflows."""
+        self.refuse_tensors()
         return np.asarray(self.logits - np.maximum.reduce(self.logits, axis=-1, keepdims=True))
 
     @cached_property
@@ -139,6 +140,7 @@ class Bernoulli(ArrayFields):
 
     def log_prob(self, actions: Array) -> Array:
         """The log-probability of each row's bits."""
+        self.refuse_tensors()
         signs = 2 * np.asarray(actions).astype(self.logits.dtype) - 1
         return sum_rows(_log_sigmoid(signs * self.logits))
 
@@ -164,9 +166,13 @@ class EpsilonGreedy(ArrayFields):
     """The best of k actions or, with probability ``epsilon``, any of them."""
 
     values: Array
-    epsilon: Array
-    """(rows,)."""
+    """(rows, k)."""
+    epsilon: Any
+    """(rows,), or one number for all rows."""
     ARRAYS: ClassVar[tuple[str, ...]] = ("values", "epsilon")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", per_row(self.epsilon, self.values))
 
     def sample(self, rng: SlotRandom) -> Array:
         """One action per row."""
@@ -180,6 +186,7 @@ class EpsilonGreedy(ArrayFields):
 
     def log_prob(self, actions: Array) -> Array:
         """The log-probability of each row's action."""
+        self.refuse_tensors()
         uniform = self.epsilon / self.values.shape[1]
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(uniform + (1 - self.epsilon) * (actions == self.mode())))

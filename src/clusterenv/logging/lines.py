@@ -38,7 +38,7 @@ def line_for_this_place(title: str, total_steps: int, clock: Clock = time.monoto
             print(f"{error}; without it, a line appears now and then", flush=True)
         else:
             return Bar(title, total_steps)
-    return PlainLines(clock)
+    return PlainLines(title, clock)
 
 
 def is_in_notebook() -> bool:
@@ -52,17 +52,25 @@ def is_in_notebook() -> bool:
 class PlainLines:
     """Prints a line now and then: for files and pipes, such as the output of a batch job."""
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock, self._shown_s = clock, clock()
+    def __init__(self, title: str, clock: Clock = time.monotonic) -> None:
+        self._title, self._clock, self._shown_s = title, clock, clock()
+        self._newest = self._shown = ""
 
     def show(self, step: int, text: str) -> None:
         """Print it, if the last line was ten seconds ago."""
+        self._newest = f"{self._title} {text}" if self._title else text
         if self._clock() - self._shown_s > _PLAIN_EVERY_S:
             self._shown_s = self._clock()
-            print(text, flush=True)
+            self._print()
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Print the last state."""
+        if self._shown != self._newest:
+            self._print()
+
+    def _print(self) -> None:
+        self._shown = self._newest
+        print(self._newest, flush=True)
 
 
 class NotebookLine:

@@ -151,7 +151,7 @@ class Progress:
         self.scalars(loss_scalars(values))
 
     def synced(self, ledger: Ledger) -> None:
-        """Log what the ledger says by now: ``sync/pulls`` and more."""
+        """Log what the ledger says by now: ``sync/pulls``, ``cluster/losses`` and more."""
         self.scalars(ledger_scalars(ledger))
 
     def scalars(self, values: Mapping[str, float]) -> None:

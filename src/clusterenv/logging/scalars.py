@@ -7,7 +7,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from clusterenv.rollout import Fragment
-from clusterenv.sync.exports import summary
+from clusterenv.sync.exports import cluster_totals, summary
 from clusterenv.sync.ledger import Ledger
 
 Episode = tuple[float, int]
@@ -30,8 +30,14 @@ def fragment_scalars(fragment: Fragment, newest: int) -> list[dict[str, float]]:
 
 
 def ledger_scalars(ledger: Ledger) -> dict[str, float]:
-    """What a ledger says by now: ``sync/pulls``, ``sync/sync_bytes``, ``sync/divergence`` …"""
-    return {f"sync/{name}": value for name, value in summary(ledger).items()}
+    """What a ledger says by now.
+
+    Returns:
+        ``sync/…``: what was said about weights, such as ``sync/pulls``; ``cluster/losses``: the
+        workers and hosts lost so far; ``cluster/socket_bytes``: all bytes through the socket.
+    """
+    synced = {f"sync/{name}": value for name, value in summary(ledger).items()}
+    return synced | {f"cluster/{name}": value for name, value in cluster_totals(ledger).items()}
 
 
 def loss_scalars(values: Mapping[str, float]) -> dict[str, float]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import numpy as np
 
 from clusterenv.arrays import Array
 from clusterenv.distributions import Distribution
@@ -50,3 +52,15 @@ def draw(distribution: Distribution, rng: SlotRandom | None) -> tuple[Any, Array
     """Actions and their log-probabilities."""
     actions = distribution.mode() if rng is None else distribution.sample(rng)
     return actions, distribution.log_prob(actions)
+
+
+def refuse_parts_at_head(outputs: Mapping[str, Array], parts: Sequence[str]) -> None:
+    """ValueError if an output needs weights that stay at the head; in a copy they are all NaN."""
+    for name, output in outputs.items():
+        if np.isnan(output).any():
+            raise ValueError(
+                f"the policy's {name} is NaN. If it needs {', '.join(parts)}, which stays at the "
+                "head (stays_at_head): return the distribution alone, and compute values with "
+                "clusterenv.with_values, or let everything travel. Otherwise look at the "
+                "observations that it acted on"
+            )

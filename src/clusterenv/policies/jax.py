@@ -19,7 +19,7 @@ except ImportError as error:
 from clusterenv.arrays import Array
 from clusterenv.distributions import Distribution, Joint
 from clusterenv.distributions.base import ArrayFields
-from clusterenv.policies.base import Acted, draw
+from clusterenv.policies.base import Acted, draw, refuse_parts_at_head
 from clusterenv.randomness import SlotRandom
 
 
@@ -36,11 +36,12 @@ class JaxPolicy:
             arrays are the weights; a learner sets :attr:`params` to new ones.
         value: ``(params, observations)`` → one value per row.
         state_shapes: For a recurrent policy, name → shape of one slot's state. ``apply`` and
-            ``value`` are then called with a third argument, a dict of arrays, and ``apply``
-            returns ``(distribution, next state)`` or ``(distribution, value, next state)``.
+            ``value`` are then called as ``(params, observations, state)``, with a dict of arrays:
+            the state before the step. ``apply`` returns ``(distribution, next state)`` or
+            ``(distribution, value, next state)``.
         stays_at_head: Names of parts of the params that acting does not need, such as
-            ``("critic",)``: their weights are never sent. Values are then computed at the head,
-            see :func:`clusterenv.learning.with_values`.
+            ``("critic",)``: their weights are never sent, and a copy that needs them raises an
+            error. Values are then computed at the head, see :func:`clusterenv.with_values`.
     """
 
     acts_on_device = True
@@ -68,7 +69,7 @@ class JaxPolicy:
                     f"stays_at_head={part!r}: the params have no weights of that name; their "
                     f"top-level names are {tops}"
                 )
-        self._stays_at_head = tuple(stays_at_head)
+        self._stays_at_head, self._is_copy = tuple(stays_at_head), False
         self._set_up()
 
     def _set_up(self) -> None:
@@ -108,6 +109,8 @@ class JaxPolicy:
         outputs = {"log_prob": log_prob}
         if value is not None:
             outputs["value"] = value.reshape(len(log_prob))
+        if self._is_copy and self._stays_at_head:
+            refuse_parts_at_head(outputs, self._stays_at_head)
         return Acted(actions, distribution, outputs, next_state)
 
     def _padded(self, rows: int) -> int:
@@ -159,11 +162,16 @@ class JaxPolicy:
             )
         self._tree = tree.with_arrays(
             [
-                jnp.array(weights[name], array.dtype) if name in own else array
+                jnp.array(weights[name], array.dtype) if name in own else self._stale(array)
                 for name, array in zip(tree.names, tree.arrays, strict=True)
             ]
         )
         self._placed = None
+
+    def _stale(self, array: Any) -> Any:
+        """What stays at the head; in a copy it is NaN, so that whoever uses it notices."""
+        is_real = jnp.issubdtype(array.dtype, jnp.floating)
+        return jnp.full_like(array, jnp.nan) if self._is_copy and is_real else array
 
     def __getstate__(self) -> dict[str, Any]:
         params = self._tree.params(jax.device_get(self._tree.arrays))
@@ -173,7 +181,7 @@ class JaxPolicy:
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "CLUSTERENV_WORKER" in os.environ:
             _settle_in_worker()
-        self.__dict__.update(state, _tree=_Tree(state["_tree"]))
+        self.__dict__.update(state, _tree=_Tree(state["_tree"]), _is_copy=True)
         self._set_up()
 
 

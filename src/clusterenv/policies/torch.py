@@ -1,4 +1,4 @@
-"""Any ``torch.nn.Module`` as a policy. The only file that imports torch."""
+"""Any ``torch.nn.Module`` as a policy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ try:
 except ImportError as error:
     raise ImportError("this needs PyTorch: pip install 'clusterenv[torch]'") from error
 
-from clusterenv import distributions
 from clusterenv.arrays import Array
-from clusterenv.distributions import Distribution
-from clusterenv.distributions.base import ArrayFields
 from clusterenv.policies import perceptron
-from clusterenv.policies.base import Acted, draw
+from clusterenv.policies.base import Acted, draw, refuse_parts_at_head
+from clusterenv.policies.torch_distributions import to_array, to_plain_distribution
 from clusterenv.randomness import SlotRandom
 
 # Per layer. With more weights, torch is as fast.
@@ -40,13 +38,14 @@ class TorchPolicy:
             :mod:`clusterenv.distributions` holding tensors, which is cheaper, or
             ``(either, value)`` if both come from one pass. By default the module itself.
         value: ``(module, observations)`` → one value per row.
-        state_shapes: For a recurrent module, name → shape of one slot's state. ``distribution``
-            and ``value`` are then called with a third argument, a dict of tensors, and
+        state_shapes: For a recurrent module, name → shape of one slot's state. The module is
+            then called as ``forward(observations, state)``, and ``distribution`` and ``value`` as
+            ``(module, observations, state)``, with a dict of tensors: the state before the step.
             ``distribution`` returns ``(distribution, next state)`` or
             ``(distribution, value, next state)``.
         stays_at_head: Names of submodules (or parameters) that acting does not need, such as
-            ``("critic",)``: their weights are never sent. Values are then computed at the head,
-            see :func:`clusterenv.learning.with_values`.
+            ``("critic",)``: their weights are never sent, and a copy that needs them raises an
+            error. Values are then computed at the head, see :func:`clusterenv.with_values`.
         device: Where the copies in worker processes act, such as ``"cuda"``. In ``"cuda:{worker}"``
             the worker's number on its host is filled in, modulo the number of GPUs there. At the
             head, the policy runs on the module's own device.
@@ -75,6 +74,7 @@ class TorchPolicy:
         self._distribution = distribution or _call_module
         self._value = value
         self._state_shapes = dict(state_shapes) if state_shapes else None
+        self._is_copy = False
 
     def act(self, observations: Any, state: Any, rng: SlotRandom | None) -> Acted:
         """Actions, their log-probabilities, and values if there are any."""
@@ -84,7 +84,9 @@ class TorchPolicy:
             actions, log_prob = draw(distribution, rng)
             outputs = {"log_prob": log_prob}
             if value is not None:
-                outputs["value"] = _to_array(value.reshape(len(log_prob)))
+                outputs["value"] = to_array(value.reshape(len(log_prob)))
+            if self._is_copy and self._stays_at_head:
+                refuse_parts_at_head(outputs, self._stays_at_head)
             return Acted(actions, distribution, outputs, _to_arrays(next_state))
 
     def _evaluate(self, observations: Any, state: Any) -> tuple[Any, Any, Any]:
@@ -96,11 +98,22 @@ class TorchPolicy:
             arguments += (self._state_tensors(state, tensors, device),)
         found = self._distribution(*arguments)
         parts = list(found) if isinstance(found, tuple) else [found]
-        next_state = parts.pop() if self._state_shapes is not None else None
+        next_state = self._checked_state(parts.pop()) if self._state_shapes is not None else None
         value = parts[1] if len(parts) > 1 else None
         if self._value is not None:
             value = self._value(*arguments)
         return parts[0], value, next_state
+
+    def _checked_state(self, state: Any) -> Any:
+        assert self._state_shapes is not None
+        names = state.keys() if isinstance(state, dict) else type(state).__name__
+        if names != self._state_shapes.keys():
+            raise TypeError(
+                "the last thing that a recurrent policy's `distribution` returns is the next "
+                f"state, a dict with {', '.join(self._state_shapes)} as in state_shapes; this is "
+                f"{f'a {names}' if isinstance(names, str) else f'a dict with {list(names)}'}"
+            )
+        return state
 
     def _state_tensors(self, state: Any, observations: Any, device: torch.device) -> Any:
         assert self._state_shapes is not None
@@ -115,10 +128,13 @@ class TorchPolicy:
     def weights(self) -> Mapping[str, Array]:
         """Parameters and buffers, as arrays that share the module's memory where they can."""
         return {
-            name: _to_array(tensor)
+            name: to_array(tensor)
             for name, tensor in unwrap(self.module).state_dict().items()
-            if not any(_is_part(name, part) for part in self._stays_at_head)
+            if self._travels(name)
         }
+
+    def _travels(self, name: str) -> bool:
+        return not any(_is_part(name, part) for part in self._stays_at_head)
 
     def load(self, weights: Mapping[str, Array]) -> None:
         """Copy these weights into the module."""
@@ -126,6 +142,10 @@ class TorchPolicy:
         with torch.no_grad():
             for name, array in weights.items():
                 tensors[name].copy_(torch.from_numpy(array))
+            for name in [name for name in tensors if self._is_copy and not self._travels(name)]:
+                if tensors[name].is_floating_point():
+                    # What stays at the head is stale here: whoever uses it shall notice.
+                    tensors[name].fill_(float("nan"))
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy only acts, so dropout is off and statistics are not updated.
@@ -134,6 +154,7 @@ class TorchPolicy:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._is_copy = True
         worker = os.environ.get("CLUSTERENV_WORKER")
         if worker is not None:
             # A worker owns one core unless its engine has threads, and checks the outputs itself.
@@ -212,7 +233,7 @@ class _NumpyForward:
         acts = arrays_are_weights and torch.is_inference_mode_enabled()
         if not acts or rows.dtype is not torch.float32:
             return nn.Sequential.forward(self._part, rows)  # type: ignore[no-untyped-call]
-        array = _to_array(rows)
+        array = to_array(rows)
         for layer in self._layers:
             array = layer(array)
         return torch.from_numpy(array)
@@ -221,8 +242,8 @@ class _NumpyForward:
 def _numpy_layer(layer: Any) -> perceptron.Layer:
     if type(layer) is not nn.Linear:
         return _ACTIVATIONS[type(layer)]
-    bias = 0.0 if layer.bias is None else _to_array(layer.bias)
-    return partial(perceptron.linear, _to_array(layer.weight), bias)
+    bias = 0.0 if layer.bias is None else to_array(layer.bias)
+    return partial(perceptron.linear, to_array(layer.weight), bias)
 
 
 _ACTIVATIONS: dict[type[nn.Module], perceptron.Layer] = {
@@ -244,101 +265,6 @@ def unwrap(module: nn.Module) -> nn.Module:
             module = module.module
         else:
             return module
-
-
-def to_plain_distribution(found: Any) -> Distribution:
-    """Convert a distribution of torch's (or one of ours that holds tensors) to plain arrays."""
-    match found:
-        case ArrayFields():
-            return _with_plain_fields(found)
-        case td.Categorical() if found.logits.dim() == 3:
-            rows, factors, size = found.logits.shape
-            flat = _to_array(found.logits.reshape(rows, factors * size))
-            return distributions.MultiCategorical(flat, (size,) * factors)
-        case td.Categorical() | td.OneHotCategorical():
-            return distributions.Categorical(_to_array(found.logits))
-        case td.Independent():
-            return to_plain_distribution(found.base_dist)
-        case td.Normal():
-            return distributions.DiagonalGaussian(
-                _to_array(found.loc), _to_array(found.scale.log())
-            )
-        case td.Bernoulli():
-            return distributions.Bernoulli(_to_array(found.logits))
-        case td.Distribution():
-            return _Foreign(found)
-        case list() if all(isinstance(part, td.Categorical) for part in found):
-            sizes = tuple(part.logits.shape[-1] for part in found)
-            logits = torch.cat([part.logits for part in found], dim=-1)
-            return distributions.MultiCategorical(_to_array(logits), sizes)
-        case dict() | [td.Distribution(), *_]:
-            return _to_joint(found)
-        case distributions.Joint(parts=parts):
-            return _to_joint(parts)
-        case torch.Tensor():
-            raise TypeError(
-                "the policy's `distribution` returned a tensor; return a torch.distributions "
-                "object, e.g. Categorical(logits=tensor) or Normal(mean, std)"
-            )
-    return _with_plain_fields(found)
-
-
-def _with_plain_fields(found: Any) -> Distribution:
-    fields = {
-        name: _to_array(field) if isinstance(field, torch.Tensor) else field
-        for name, field in vars(found).items()
-    }
-    plain: Distribution = type(found)(**fields)
-    return plain
-
-
-def _to_joint(parts: Any) -> distributions.Joint:
-    if isinstance(parts, Mapping):
-        plain = {key: to_plain_distribution(part) for key, part in parts.items()}
-        return distributions.Joint(plain)
-    return distributions.Joint(tuple(to_plain_distribution(part) for part in parts))
-
-
-class _Foreign:
-    """A torch distribution that we have no arrays for; it draws with torch's own generator."""
-
-    def __init__(self, inner: td.Distribution) -> None:
-        self._inner = inner
-
-    def arrays(self) -> dict[str, Array]:
-        return {}
-
-    def with_arrays(self, arrays: dict[str, Array]) -> _Foreign:
-        return self
-
-    def divergence(self, newer: _Foreign) -> Array:
-        return _to_array(td.kl_divergence(self._inner, newer._inner))
-
-    def sample(self, rng: SlotRandom) -> Array:
-        return _to_array(self._inner.sample())
-
-    def mode(self) -> Array:
-        return _to_array(_mode(self._inner))
-
-    def log_prob(self, actions: Array) -> Array:
-        device = _mode(self._inner).device
-        log_prob = self._inner.log_prob(torch.from_numpy(actions).to(device))
-        summed = _to_array(log_prob.reshape(len(actions), -1).sum(-1))
-        if np.isnan(summed).any():
-            # Squashed actions that were rounded to their bound have a density of inf - inf.
-            is_sound = np.isfinite(self.mode()).reshape(len(actions), -1).all(1)
-            summed = np.where(np.isnan(summed) & is_sound, -np.inf, summed)
-        return summed
-
-
-def _mode(found: td.Distribution) -> torch.Tensor:
-    """The mode; for transformed distributions, where torch has none, the base's, transformed."""
-    if isinstance(found, td.TransformedDistribution):
-        mode = _mode(found.base_dist)
-        for transform in found.transforms:
-            mode = transform(mode)
-        return mode
-    return _mode(found.base_dist) if isinstance(found, td.Independent) else found.mode
 
 
 def _call_module(module: nn.Module, *arguments: Any) -> Any:
@@ -376,14 +302,7 @@ def to_device(array: Array, device: Any) -> Any:
 def _to_arrays(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: _to_arrays(value) for key, value in tree.items()}
-    return None if tree is None else _to_array(tree)
-
-
-def _to_array(tensor: torch.Tensor) -> Array:
-    # numpy has no bfloat16.
-    plain = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
-    array: Array = plain.numpy(force=True)
-    return array
+    return None if tree is None else to_array(tree)
 
 
 def _first_leaf(tree: Any) -> Any:

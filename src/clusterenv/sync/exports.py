@@ -14,7 +14,11 @@ from clusterenv.sync.rules import EVALUATION
 
 
 def summary(ledger: Ledger) -> dict[str, float]:
-    """The numbers for a dashboard, by name."""
+    """What was said about weights, by name: the numbers for a dashboard.
+
+    ``times_fewer_bytes`` is there once bytes of weights went through a socket, the divergence
+    once it was measured, and the latency once a host has loaded weights that it pulled.
+    """
     pulls = sum(n for cause, n in ledger.pulls_by_cause.items() if cause != EVALUATION)
     measurements = ledger.measurements
     totals: dict[str, float] = {
@@ -23,8 +27,10 @@ def summary(ledger: Ledger) -> dict[str, float]:
         "sync_bytes": ledger.sync_bytes,
         "weight_bytes": ledger.bytes_by_kind.get("Weights", 0),
         "bytes_avoided": ledger.bytes_avoided,
-        "times_fewer_bytes": ledger.bytes_of_always_pulling / max(1, ledger.sync_bytes),
+        "shared_bytes": ledger.shared_bytes,
     }
+    if ledger.sync_bytes:
+        totals["times_fewer_bytes"] = ledger.bytes_of_always_pulling / ledger.sync_bytes
     if measurements:
         last = measurements[-1]
         totals["divergence"] = last.divergence
@@ -33,6 +39,14 @@ def summary(ledger: Ledger) -> dict[str, float]:
     if ledger.pull_latencies_s:
         totals["median_pull_latency_s"] = float(np.median(ledger.pull_latencies_s))
     return totals
+
+
+def cluster_totals(ledger: Ledger) -> dict[str, float]:
+    """What was lost, and all that went through the socket, by name."""
+    return {
+        "losses": sum(ledger.losses_by_host.values()),
+        "socket_bytes": sum(ledger.bytes_by_kind.values()),
+    }
 
 
 def table(ledger: Ledger) -> str:

@@ -239,7 +239,7 @@ class AdaptiveSync:
         max_lag: int | None = 16,
         budget: Budget | None = None,
     ) -> AdaptiveSync:
-        """For PPO; ``decoupled`` says that it uses :func:`clusterenv.learning.decoupled_loss`.
+        """For PPO; ``decoupled`` says that it uses :func:`clusterenv.decoupled_loss`.
 
         A loss that clips against the acting policy keeps the divergence near ``clip² / 2``: a
         threshold near that is never reached, and a warning says so.
@@ -252,7 +252,7 @@ class AdaptiveSync:
                 f"threshold={threshold:g} with clip={clip:g} and a loss that is not decoupled: the "
                 f"loss holds the divergence near {clip**2 / 2:g}, so that only max_lag will make "
                 f"workers pull. Use a threshold below {highest:g}, or "
-                "clusterenv.learning.decoupled_loss",
+                "clusterenv.decoupled_loss",
                 stacklevel=2,
             )
         return AdaptiveSync(threshold, max_lag, budget=budget)

@@ -131,8 +131,10 @@ def why_not_here(host: HostSummary, worker: WorkerSummary) -> str:
     """Why the output of this worker cannot be read here; empty if it can."""
     if host.machine != socket.gethostname():
         return (
-            f"{host.name} is on machine {host.machine}: what its workers print is in the log of "
-            "that host (log_dir= of its launcher, or the engine's own), or there in log_dir="
+            f"{host.name} runs on {host.machine}, and its output cannot be read from here. If its "
+            f"launcher was given log_dir=, see {host.name}.log in that folder; if ClusterEnv was, "
+            f"see the folder {host.name} in that folder on {host.machine}; on Kubernetes, see "
+            "`kubectl logs`"
         )
     if worker.pid == host.pid:
         return "these workers are threads of the head: they print to its own output"

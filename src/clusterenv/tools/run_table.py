@@ -126,9 +126,15 @@ def _losses(now: RunStatus) -> list[str]:
     by_count = sorted(now.losses_by_reason.items(), key=lambda reason: -reason[1])
     if not by_count:
         return []
-    shown = ", ".join(f"{count} times {reason:.60}" for reason, count in by_count[:_MOST_REASONS])
+    most = by_count[:_MOST_REASONS]
+    shown = ", ".join(f"{reason:.60} ({_often(count)})" for reason, count in most)
     rest = sum(count for _, count in by_count[_MOST_REASONS:])
-    return [f"lost: {shown}" + (f", {rest} times something else" if rest else "")]
+    return [f"lost: {shown}" + (f", other reasons ({_often(rest)})" if rest else "")]
+
+
+def _often(count: int) -> str:
+    """``once``, ``twice``, ``3 times``."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _duration(seconds: float) -> str:

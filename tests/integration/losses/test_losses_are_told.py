@@ -109,7 +109,7 @@ def test_a_lost_host_is_told_and_shown(told):
     by_host = {row[0]: dict(zip(shown.headings, row, strict=True)) for row in shown.rows}
     assert by_host["host-1.1"]["losses"] == "1"
     assert by_host["host-0.0"]["losses"] == "0"
-    assert "lost: 1 times killed by SIGKILL" in as_text(shown)
+    assert "lost: killed by SIGKILL (once)" in as_text(shown)
 
 
 def test_a_loss_is_printed_where_nobody_set_up_logging(capfd):

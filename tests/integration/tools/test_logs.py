@@ -117,7 +117,9 @@ def test_hosts_elsewhere_are_named_with_where_to_look(monkeypatch):
         monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
         shown = logs(envs.run_id)
         assert shown.returncode == 1
-        assert "host-0.0 is on machine elsewhere" in shown.stderr
+        (told,) = shown.stderr.splitlines()
+        assert "host-0.0 runs on elsewhere, and its output cannot be read from here" in told
+        assert "see host-0.0.log in that folder" in told
 
 
 def test_without_a_run_it_says_so():
