@@ -1,4 +1,4 @@
-"""The programs that the engines need; what is missing is installed from Debian's packages."""
+"""The programs that the engines and the web page's test need, from Debian's packages if need be."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.engines.harness.waiting import EngineError, locked, run
 LOCK = Path("/var/lib/clusterenv-engines/packages.lock")
 INSTALL_S = 300.0
 PACKAGES = {
+    "chromium": "chromium",
     "ip": "iproute2",
     "munged": "munge",
     "nft": "nftables",

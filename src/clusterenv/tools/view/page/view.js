@@ -50,7 +50,7 @@ function drawFigures({ status, point }) {
     [short(point.steps_per_s), "steps per second"],
     [reward == null ? "–" : String(+reward.toPrecision(4)), "mean return"],
     [short(status.episodes), status.episodes === 1 ? "episode" : "episodes"],
-    [short(status.version), "newest version"],
+    [String(status.version), "newest version"],
     [ready === workers.length ? String(ready) : `${ready} of ${workers.length}`, workers.length === 1 ? "worker ready" : "workers ready"],
     [String(status.hosts.reduce((sum, host) => sum + host.losses, 0)), "lost so far"],
   ];
