@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from clusterenv.host.events import PullWanted, Rows, Values, Voided
+from clusterenv.host.weights import PulledWeights
 from clusterenv.memory.messages import WorkerLeaving
 from clusterenv.memory.weights import WeightStore
 from clusterenv.protocol.policies import TakePolicy
@@ -37,7 +38,7 @@ def collect(number=1, version=1, slots=SLOTS, policy_id=1):
 def give(stage, version, policy=POLICY, cause=None):
     """The weights that the host wanted last have come."""
     cause = stage.host._asking._weights.pulls_for if cause is None else cause
-    stage.host.take_weights(policy, version, bytes([version]) * 8, cause, 8)
+    stage.host.take_weights(PulledWeights(policy, version, bytes([version]) * 8, cause, 8))
 
 
 def deliver(worker, request, version=1):

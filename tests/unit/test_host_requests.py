@@ -14,6 +14,7 @@ from clusterenv.host.events import (
     Voided,
     WorkerWarned,
 )
+from clusterenv.host.weights import PulledWeights
 from clusterenv.memory.messages import EnvsBuilt, EnvWarned, RowsMapped, WorkerLeaving
 from clusterenv.plain.values import pack, unpack
 from clusterenv.protocol.fragments import FragmentPart
@@ -470,7 +471,9 @@ def begin_to_collect(stage, request):
     """The number under which the first worker was asked for a fragment."""
     stage.host.ask(request)
     assert [type(event) for event in stage.events()] == [PullWanted]
-    stage.host.take_weights(TakePolicy(1, b"policy", b"layout"), 1, b"weights!", "first", 8)
+    stage.host.take_weights(
+        PulledWeights(TakePolicy(1, b"policy", b"layout"), 1, b"weights!", "first", 8)
+    )
     _, message = stage.worker(0).hear()
     return message.request
 

@@ -4,7 +4,7 @@ import pytest
 
 from clusterenv.host import weights as weights_module
 from clusterenv.host.events import PullWanted
-from clusterenv.host.weights import HostWeights
+from clusterenv.host.weights import HostWeights, PulledWeights
 from clusterenv.memory.weights import WeightStore
 from clusterenv.protocol.policies import TakePolicy
 from clusterenv.protocol.requests import Act, Collect, Evaluate, Measured, Newest
@@ -70,7 +70,7 @@ def hold(weights, version, policy=POLICY):
     """Have this version, as if it had been pulled to act with."""
     weights.learn(Newest(policy.policy_id, version))
     weights.pulls_for = FIRST
-    weights.take(policy, version, bytes([version]) * 8, weights.pulls_for, 8)
+    weights.take(PulledWeights(policy, version, bytes([version]) * 8, weights.pulls_for, 8))
 
 
 # Whether to pull.
@@ -139,7 +139,7 @@ def test_what_was_asked_for_ahead_is_decided_by_what_was_newest_then(make_weight
     hold(weights, 3)
     weights.learn(Newest(1, 5))
     assert weights.wanted_for(ahead(4)) == PullWanted(1, 3, VERSION, 0.0, version=4)
-    weights.take(POLICY, 4, b"4" * 8, weights.pulls_for, 8)
+    weights.take(PulledWeights(POLICY, 4, b"4" * 8, weights.pulls_for, 8))
     assert weights.wanted_for(ahead(4)) is None
     assert weights.wanted_for(ahead(5)) == PullWanted(1, 4, VERSION, 0.0, version=5)
 
@@ -159,7 +159,7 @@ def test_an_evaluation_plays_with_the_newest_version_whatever_the_rule(make_weig
     hold(weights, 3)
     weights.learn(Newest(1, 4))
     assert weights.wanted_for(evaluate()) == PullWanted(1, 0, EVALUATION, 0.0)
-    weights.take(POLICY, 4, b"4" * 8, weights.pulls_for, 8)
+    weights.take(PulledWeights(POLICY, 4, b"4" * 8, weights.pulls_for, 8))
     assert weights.wanted_for(evaluate()) is None
     weights.learn(Newest(1, 5))
     assert weights.wanted_for(evaluate()) == PullWanted(1, 4, EVALUATION, 0.0)
@@ -171,7 +171,7 @@ def test_what_an_evaluation_pulls_does_not_act(make_weights, stores):
     hold(weights, 3)
     weights.learn(Newest(1, 4))
     weights.wanted_for(evaluate())
-    weights.take(POLICY, 4, b"4" * 8, weights.pulls_for, 8)
+    weights.take(PulledWeights(POLICY, 4, b"4" * 8, weights.pulls_for, 8))
     assert to_act_with.take(1, 0) == (3, bytes([3]) * 8)
     assert to_evaluate.take(1, 0) == (4, b"4" * 8)
     assert weights.wanted_for(collect()) is None
@@ -183,7 +183,7 @@ def test_an_evaluation_does_not_need_what_acts(make_weights):
     weights = make_weights(EveryVersion())
     weights.learn(Newest(1, 1))
     assert weights.wanted_for(evaluate()).cause == EVALUATION
-    weights.take(POLICY, 1, b"1" * 8, weights.pulls_for, 8)
+    weights.take(PulledWeights(POLICY, 1, b"1" * 8, weights.pulls_for, 8))
     # Nothing to act with is there yet.
     assert weights.wanted_for(collect()) == PullWanted(1, 0, FIRST, 0.0)
 
@@ -193,7 +193,7 @@ def test_another_policy_that_came_by_an_evaluation_has_nothing_to_act_with(make_
     hold(weights, 3)
     weights.learn(Newest(2, 4))
     assert weights.wanted_for(evaluate()) == PullWanted(1, 0, EVALUATION, 0.0)
-    weights.take(OTHER, 4, b"4" * 8, weights.pulls_for, 8)
+    weights.take(PulledWeights(OTHER, 4, b"4" * 8, weights.pulls_for, 8))
     assert weights.wanted_for(collect()) == PullWanted(2, 0, FIRST, 0.0)
 
 
@@ -201,10 +201,10 @@ def test_another_policy_has_to_be_pulled_for_an_evaluation_too(make_weights):
     weights = make_weights()
     weights.learn(Newest(1, 3))
     weights.wanted_for(evaluate())
-    weights.take(POLICY, 3, b"3" * 8, weights.pulls_for, 8)
+    weights.take(PulledWeights(POLICY, 3, b"3" * 8, weights.pulls_for, 8))
     weights.learn(Newest(2, 4))
     weights.wanted_for(collect())
-    weights.take(OTHER, 4, b"4" * 8, weights.pulls_for, 8)
+    weights.take(PulledWeights(OTHER, 4, b"4" * 8, weights.pulls_for, 8))
     assert weights.wanted_for(evaluate()) == PullWanted(2, 0, EVALUATION, 0.0)
 
 
@@ -215,7 +215,7 @@ def test_what_was_pulled_is_there_for_the_workers(make_weights, stores):
     weights = make_weights()
     weights.learn(Newest(1, 3))
     weights.wanted_for(collect())
-    weights.take(POLICY, 3, b"3" * 8, weights.pulls_for, 8)
+    weights.take(PulledWeights(POLICY, 3, b"3" * 8, weights.pulls_for, 8))
     assert weights.policy is POLICY
     assert weights.pulls_for == ""
     assert stores[0].take(1, 0) == (3, b"3" * 8)
@@ -225,7 +225,7 @@ def test_more_may_come_than_was_known_of(make_weights):
     weights = make_weights()
     weights.learn(Newest(1, 3))
     weights.wanted_for(collect())
-    weights.take(POLICY, 5, b"5" * 8, weights.pulls_for, 8)
+    weights.take(PulledWeights(POLICY, 5, b"5" * 8, weights.pulls_for, 8))
     # The announcement of what it has already.
     weights.learn(Newest(1, 4))
     assert weights.wanted_for(collect()) is None
@@ -245,11 +245,11 @@ def test_news_that_come_late_are_none(make_weights):
 def test_weights_of_a_pull_that_was_given_up_are_not_taken(make_weights, stores, cause):
     weights = make_weights()
     weights.learn(Newest(1, 3))
-    weights.take(POLICY, 3, b"3" * 8, cause, 8)
+    weights.take(PulledWeights(POLICY, 3, b"3" * 8, cause, 8))
     assert [store.take(1, 0) for store in stores] == [None, None]
     weights.wanted_for(collect())
     # They were wanted for something else.
-    weights.take(POLICY, 3, b"3" * 8, cause, 8)
+    weights.take(PulledWeights(POLICY, 3, b"3" * 8, cause, 8))
     assert weights.pulls_for == FIRST
     assert weights.policy is None
 
@@ -322,7 +322,7 @@ def test_the_rule_is_told_when_and_how_much_was_pulled_last(make_weights, clock)
     clock[0] = 107.0
     weights.learn(Newest(1, 1))
     weights.wanted_for(collect())
-    weights.take(POLICY, 1, b"1" * 8, weights.pulls_for, 123)
+    weights.take(PulledWeights(POLICY, 1, b"1" * 8, weights.pulls_for, 123))
     clock[0] = 110.0
     weights.learn(Newest(1, 2))
     told = news(weights, rule)
@@ -337,7 +337,7 @@ def test_what_an_evaluation_pulled_does_not_make_the_weights_that_act_younger(ma
     clock[0] = 150.0
     weights.learn(Newest(1, 2))
     weights.wanted_for(evaluate())
-    weights.take(POLICY, 2, b"2" * 8, weights.pulls_for, 99)
+    weights.take(PulledWeights(POLICY, 2, b"2" * 8, weights.pulls_for, 99))
     told = news(weights, rule)
     assert (told.pulled_at_s, told.pulled_bytes) == (100.0, 8)
 
@@ -353,10 +353,10 @@ def test_what_could_not_be_kept_for_an_evaluation_leaves_later_weights_to_act_wi
     with monkeypatch.context() as patch:
         patch.setattr(to_evaluate, "put", no_memory)
         with pytest.raises(OSError, match="no memory"):
-            weights.take(POLICY, 4, b"4" * 8, EVALUATION, 8)
+            weights.take(PulledWeights(POLICY, 4, b"4" * 8, EVALUATION, 8))
     assert weights.pulls_for == ""
     assert weights.wanted_for(collect()) == PullWanted(1, 3, VERSION, 0.0)
-    weights.take(POLICY, 4, b"4" * 8, VERSION, 8)
+    weights.take(PulledWeights(POLICY, 4, b"4" * 8, VERSION, 8))
     assert to_act_with.take(1, 0) == (4, b"4" * 8)
     assert to_evaluate.take(1, 0) is None
 

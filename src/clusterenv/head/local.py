@@ -18,6 +18,7 @@ from clusterenv.host.events import Event, PullWanted, Rows, Stuck
 from clusterenv.host.host import LocalHost
 from clusterenv.host.plan import Plan, Spaces, WorkerLimits
 from clusterenv.host.starting import Starter
+from clusterenv.host.weights import PulledWeights
 from clusterenv.host.workers import Workers
 from clusterenv.plain.row_layout import ResultRows
 from clusterenv.protocol.fragments import FragmentPart
@@ -137,7 +138,10 @@ class LocalFleet:
                 # Handing over is only a copy into shared memory.
                 newest = self._publisher.hand_over(host.name, event)
                 vector = newest.snapshot.vector
-                host.take_weights(newest.policy, newest.version, vector, event.cause, len(vector))
+                pulled = PulledWeights(
+                    newest.policy, newest.version, vector, event.cause, len(vector)
+                )
+                host.take_weights(pulled)
             else:
                 self._count(event)
                 yield host, event

@@ -19,11 +19,10 @@ from clusterenv.host.losses import has_to_go, overdue
 from clusterenv.host.plan import Plan, Spaces
 from clusterenv.host.slowness import find_frozen, find_stuck
 from clusterenv.host.staff import Staff
-from clusterenv.host.weights import HostWeights
+from clusterenv.host.weights import HostWeights, PulledWeights
 from clusterenv.host.worker import Worker, WorkerState
 from clusterenv.host.worker_requests import WorkerRequests
 from clusterenv.host.workers import Workers
-from clusterenv.protocol.policies import TakePolicy
 from clusterenv.protocol.replies import Raised
 from clusterenv.protocol.requests import AnyRequest, CountTime, Newest, Step
 from clusterenv.protocol.worker_status import WorkerStatus
@@ -129,16 +128,9 @@ class LocalHost:
         """Hear of a new version; the host decides whether to pull it."""
         self._asking.announce(newest)
 
-    def take_weights(
-        self,
-        policy: TakePolicy,
-        version: int,
-        vector: Buffer | bytearray,
-        cause: str,
-        num_bytes: int,
-    ) -> None:
-        """Take the weights that were wanted for ``cause``, for which ``num_bytes`` moved."""
-        self._asking.take_weights(policy, version, vector, cause, num_bytes)
+    def take_weights(self, pulled: PulledWeights) -> None:
+        """Take weights that were wanted."""
+        self._asking.take_weights(pulled)
 
     def abandon(self) -> set[int]:
         """Ignore the answers to all requests so far; returns the slots it never got to."""

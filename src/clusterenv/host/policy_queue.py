@@ -9,11 +9,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from clusterenv.arrays import Buffer
 from clusterenv.host.events import PullWanted
-from clusterenv.host.weights import HostWeights
+from clusterenv.host.weights import HostWeights, PulledWeights
 from clusterenv.host.worker import Worker
-from clusterenv.protocol.policies import TakePolicy
 from clusterenv.protocol.requests import Act, AnyRequest, Collect, PolicyRequest, is_ahead
 
 
@@ -40,7 +38,7 @@ class PolicyQueue:
     def __init__(self, weights: HostWeights, ahead: bool) -> None:
         self._weights, self._ahead = weights, ahead
         self._queues: dict[int, deque[Waiting]] = {}
-        self._arrived: tuple[TakePolicy, int, Buffer | bytearray, str, int] | None = None
+        self._arrived: PulledWeights | None = None
         """Weights that have come, and wait until nobody acts with another policy."""
 
     @property
@@ -77,25 +75,18 @@ class PolicyQueue:
                         return
                 yield worker, queue.popleft()
 
-    def take_weights(
-        self,
-        policy: TakePolicy,
-        version: int,
-        vector: Buffer | bytearray,
-        cause: str,
-        num_bytes: int,
-    ) -> None:
+    def take_weights(self, pulled: PulledWeights) -> None:
         """Take the weights that were wanted; workers get them with what begins next."""
-        self._arrived = policy, version, vector, cause, num_bytes
+        self._arrived = pulled
 
     def _take_arrived(self, staff: Sequence[Worker]) -> None:
         if self._arrived is None:
             return
         # The pull may have been for the previous policy, which was replaced meanwhile.
-        if self._weights.are_of_another(self._arrived[0]) and any(map(_is_acting, staff)):
+        if self._weights.are_of_another(self._arrived.policy) and any(map(_is_acting, staff)):
             return
         arrived, self._arrived = self._arrived, None
-        self._weights.take(*arrived)
+        self._weights.take(arrived)
 
     def give_up_pull(self) -> None:
         """Give up the pull under way, so that another can be made."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -20,6 +20,17 @@ from clusterenv.protocol.requests import (
     is_ahead,
 )
 from clusterenv.sync.rules import EVALUATION, FIRST, News, SyncRule
+
+
+@dataclass(frozen=True)
+class PulledWeights:
+    """Weights of a policy that a host wanted for ``cause``, and how many bytes moved for them."""
+
+    policy: TakePolicy
+    version: int
+    vector: Buffer | bytearray
+    cause: str
+    num_bytes: int
 
 
 class HostWeights:
@@ -121,28 +132,22 @@ class HostWeights:
             effective_sample_size=measured.effective_sample_size,
         )
 
-    def take(
-        self,
-        policy: TakePolicy,
-        version: int,
-        vector: Buffer | bytearray,
-        cause: str,
-        num_bytes: int,
-    ) -> None:
-        """Take the weights of ``version``; OSError if there is no memory for them."""
-        if cause != self.pulls_for:
+    def take(self, pulled: PulledWeights) -> None:
+        """Take weights that were wanted; OSError if there is no memory for them."""
+        if pulled.cause != self.pulls_for:
             return  # from a pull that was given up
         self.pulls_for = ""
+        policy, version = pulled.policy, pulled.version
         is_new = policy.policy_id != self._policy_id
         if is_new:
             self._held = self._held_for_evaluation = 0
         self.policy = policy
-        if cause == EVALUATION:
-            self._evaluation.put(policy.policy_id, version, vector)
+        if pulled.cause == EVALUATION:
+            self._evaluation.put(policy.policy_id, version, pulled.vector)
             self._held_for_evaluation = version
         else:
-            self._store.put(policy.policy_id, version, vector)
+            self._store.put(policy.policy_id, version, pulled.vector)
             self._held = version
-            self._pulled_at_s, self._pulled_bytes = time.monotonic(), num_bytes
+            self._pulled_at_s, self._pulled_bytes = time.monotonic(), pulled.num_bytes
         if version > self._newest.version:
             self._newest = Newest(policy.policy_id, version, self._newest.measured)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 from collections import deque
 
-from clusterenv.arrays import Array, Buffer
+from clusterenv.arrays import Array
 from clusterenv.host.events import Event, Lost, PullWanted, Rows, Values, Voided
 from clusterenv.host.late_answers import LateAnswers
 from clusterenv.host.lockstep import Lockstep
 from clusterenv.host.part_calls import PartCalls
 from clusterenv.host.policy_queue import PolicyQueue, Waiting
 from clusterenv.host.staff import Staff
-from clusterenv.host.weights import HostWeights
+from clusterenv.host.weights import HostWeights, PulledWeights
 from clusterenv.host.worker import Asked, Worker
 from clusterenv.host.workers import Workers
 from clusterenv.memory.shared_rows import SharedRows
 from clusterenv.plain.values import pack
-from clusterenv.protocol.policies import TakePolicy
 from clusterenv.protocol.requests import (
     Act,
     AnyRequest,
@@ -168,16 +167,9 @@ class WorkerRequests:
             if wanted is not None:
                 self.events.append(wanted)
 
-    def take_weights(
-        self,
-        policy: TakePolicy,
-        version: int,
-        vector: Buffer | bytearray,
-        cause: str,
-        num_bytes: int,
-    ) -> None:
-        """Take the weights that were wanted for ``cause``, for which ``num_bytes`` moved."""
-        self._policies.take_weights(policy, version, vector, cause, num_bytes)
+    def take_weights(self, pulled: PulledWeights) -> None:
+        """Take weights that were wanted."""
+        self._policies.take_weights(pulled)
         self.begin_with_policy()
 
     def begin_with_policy(self) -> None:

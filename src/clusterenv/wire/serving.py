@@ -24,6 +24,7 @@ from clusterenv.host.events import (
     WorkerWarned,
 )
 from clusterenv.host.host import LocalHost
+from clusterenv.host.weights import PulledWeights
 from clusterenv.host.workers import Workers
 from clusterenv.policies.copy import Received
 from clusterenv.protocol.fragments import FragmentPart
@@ -197,7 +198,8 @@ class Service:
             message.checksum,
             data,
         )
-        host.take_weights(policy, message.version, vector, message.cause, len(data))
+        pulled = PulledWeights(policy, message.version, vector, message.cause, len(data))
+        host.take_weights(pulled)
         self._socket.send(Pulled(message.version, time.monotonic() - self._pulled_at))
 
     # What the workers say.
