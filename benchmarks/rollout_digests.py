@@ -21,7 +21,6 @@ import clusterenv
 NUM_ENVS, SEED = 12, 7
 ROLLOUT_STEPS = (40, 9, 60)
 STEPS = 60
-ORDER = "order of finals and episodes"
 Digest = tuple[str, str, str]
 
 
@@ -82,7 +81,7 @@ def _of_rollouts(envs: Any, world: str) -> Iterator[Digest]:
 
 NAMES = ("slots", "versions", "observations", "actions", "rewards", "terminated", "truncated")
 MORE_NAMES = ("outputs", "distribution", "last_values", "state")
-# The rows of these come in any order that the workers' number may decide.
+# The rows of these came worker by worker before they were sorted.
 ROWS = {
     "finals": ("steps", "columns", "observations", "values"),
     "episodes": ("slots", "returns", "lengths"),
@@ -97,7 +96,6 @@ def _arrays_of(rollout: Any) -> Iterator[tuple[str, np.ndarray]]:
         for name in names:
             for leaf, array in _leaves(f"{group}.{name}", getattr(getattr(rollout, group), name)):
                 yield leaf, array[order]
-    yield ORDER, order
 
 
 def _of_steps(envs: Any) -> Iterator[Digest]:

@@ -134,15 +134,19 @@ class PolicyCalls:
         self._calls.assert_may_begin("evaluate")
         episodes, seed = check_count("episodes", episodes), check_count("seed", seed, least=0)
         backend = None if wrappers is None else with_wrappers(self._backend, wrappers)
-        self.publish(policy)
+        before = self._publisher.newest
+        version = self.publish(policy)
         # Spread over all slots, and so over all workers.
         num_envs = self._session.num_envs
         slots = np.arange(episodes) * num_envs // episodes
         shares = np.bincount(slots, minlength=num_envs).tolist()
-        self._collecting.evaluate(shares, seed, deterministic, backend)
-        self._calls.begin(PendingCall.CALL)
-        self._calls.wait(PendingCall.CALL, None)
-        return episodes_by_slot(self._session.take_values())
+        try:
+            self._collecting.evaluate(shares, seed, deterministic, backend)
+            self._calls.begin(PendingCall.CALL)
+            self._calls.wait(PendingCall.CALL, None)
+            return episodes_by_slot(self._session.take_values())
+        finally:
+            self._publisher.take_back(version, before)
 
     def _assemble(self, kind: type[_AnyFragment], parts: list[FragmentPart]) -> _AnyFragment:
         agreed = self._session.agreed

@@ -27,7 +27,8 @@ DISAGREEMENT = (
 
 @dataclass(frozen=True)
 class Finals:
-    """The true last observation of each episode that ended: a row per episode."""
+    """The true last observation of each episode that ended: a row per episode, in order of steps
+    and, of those that ended together, columns."""
 
     steps: Array
     """The step (0 … T - 1) at which it ended …"""
@@ -41,7 +42,7 @@ class Finals:
 
 @dataclass(frozen=True)
 class Episodes:
-    """The episodes that ended: a row per episode."""
+    """The episodes that ended: a row per episode, those of a fragment as in ``finals``."""
 
     slots: Array
     """The slot in which it was played."""
@@ -233,6 +234,9 @@ def _assemble(
     observation_leaves = range(len(leaves_of(observation_space)))
     action_leaves = range(len(leaves_of(action_space)))
     has_values = "last_values" in arrays[0]
+    # In the order in which they ended, whichever worker played them.
+    order = np.lexsort((join("finals/slots"), join("finals/steps")))
+    ends = {name: array[order] for name, array in join_all("finals/").items()}
     state = join_all("state/")
     rewards = join("rewards")
     versions = np.repeat([part.version for part in parts], [len(part.slots) for part in parts])
@@ -251,12 +255,12 @@ def _assemble(
         last_values=join("last_values") if has_values else None,
         state=state.get("", state or None),
         finals=Finals(
-            join("finals/steps"),
-            np.searchsorted(slots, join("finals/slots")),
-            join_leaves(observation_space, [join(f"finals/{leaf}") for leaf in observation_leaves]),
-            join("finals/values") if has_values else None,
+            ends["steps"],
+            np.searchsorted(slots, ends["slots"]),
+            join_leaves(observation_space, [ends[f"{leaf}"] for leaf in observation_leaves]),
+            ends["values"] if has_values else None,
         ),
-        episodes=Episodes(join("finals/slots"), join("finals/returns"), join("finals/lengths")),
+        episodes=Episodes(ends["slots"], ends["returns"], ends["lengths"]),
         infos=_infos_of(parts, len(rewards), slots, trusted),
     )
 

@@ -1,6 +1,7 @@
 """Whole episodes in envs of their own: the right numbers, and training does not notice."""
 
 import time
+from contextlib import closing
 from functools import partial
 
 import numpy as np
@@ -140,6 +141,24 @@ def test_evaluating_another_policy_does_not_disturb_training(live):
     for _ in range(3):
         lives.assert_lived(live.rollout(policy, 9))
         live.evaluate(other, 5)
+
+
+def test_a_stream_after_evaluating_another_policy_goes_on_with_the_one_that_was_published(live):
+    lives = Lives(ENVS["short CartPole"], NUM_ENVS, SEED)
+    policy, other = numpy_policy(live, seed=1), numpy_policy(live, seed=2)
+    live.reset(seed=SEED)
+    live.publish(policy)
+    live.evaluate(other, 5)
+    lives.assert_lived(live.rollout(policy, 4))
+    # What has changed since it was published is not published by an evaluation.
+    kept = {name: array.copy() for name, array in policy.weights().items()}
+    change(policy, seed=3)
+    live.evaluate(other, 5)
+    with closing(live.stream(8)) as fragments:
+        fragment = next(fragments)
+    rows = fragment.observations[:-1].reshape(-1, 4)
+    acted = distribution_of(live.single_action_space, kept, rows).logits
+    assert np.array_equal(fragment.distribution["logits"].reshape(-1, 2), acted)
 
 
 def test_the_weights_are_the_newest_even_where_training_lags():

@@ -136,6 +136,22 @@ def test_no_autoreset_mode_leaves_filler_rows(mode):
     assert lives.ends == (3, 12)
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_episodes_are_in_the_order_in_which_they_ended_on_any_number_of_workers(transport):
+    played = []
+    for workers in (1, 3):
+        with cluster_env(transport, ENVS["short CartPole"], 6, workers) as envs:
+            envs.reset(seed=SEED)
+            rollout = envs.rollout(numpy_policy(envs), 40)
+        finals, episodes = rollout.finals, rollout.episodes
+        ends = list(zip(finals.steps, finals.columns, strict=True))
+        assert len(ends) > 12
+        assert ends == sorted(ends)
+        assert np.array_equal(rollout.slots[finals.columns], episodes.slots)
+        played.append([ends, episodes.returns.tolist(), episodes.lengths.tolist()])
+    assert played[0] == played[1]
+
+
 def test_next_observations_hold_the_final_one_where_an_episode_ended(rollout):
     ended = rollout.terminated | rollout.truncated
     ages = rollout.next_observations[..., 1]
@@ -162,7 +178,7 @@ def test_next_values_without_a_value_function_say_what_to_do():
         rollout = envs.rollout(policy, 6)
         assert rollout.outputs == {}
         assert rollout.last_values is None
-        with pytest.raises(ValueError, match="next_observations"):
+        with pytest.raises(ValueError, match="with_values"):
             _ = rollout.next_values
 
 

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -242,6 +243,27 @@ def test_a_value_that_needs_what_stays_at_the_head_is_an_error_and_not_stale(car
     assert not np.isnan(policy.act(np.zeros((2, 4), np.float32), None, None).outputs["value"]).any()
 
 
+def test_what_stays_at_the_head_costs_no_bytes():
+    module = torch.nn.ModuleDict(
+        {"actor": torch.nn.Linear(4, 2), "critic": torch.nn.Linear(1000, 100)}
+    )
+    module["critic"].register_buffer("count", torch.zeros(1000, dtype=torch.int64))
+    whole, acting = (
+        len(cloudpickle.dumps(TorchPolicy(module, stays_at_head=parts)))
+        for parts in ((), ("critic",))
+    )
+    assert whole > 400_000
+    assert acting < 10_000
+
+
+def test_weights_that_are_shared_with_what_acts_travel():
+    module = torch.nn.ModuleDict({"actor": torch.nn.Linear(4, 2), "critic": torch.nn.Linear(4, 2)})
+    module["critic"].weight = module["actor"].weight
+    copy = cloudpickle.loads(cloudpickle.dumps(TorchPolicy(module, stays_at_head=("critic",))))
+    assert torch.equal(copy.module["actor"].weight, module["actor"].weight)
+    assert copy.module["critic"].bias.isnan().all()
+
+
 def lstm_of(module, observations, state):
     return module(observations), (state["hidden"], state["cell"])
 
@@ -251,3 +273,45 @@ def test_a_recurrent_state_of_another_form_is_told(cartpoles):
     policy = TorchPolicy(net("categorical"), lstm_of, state_shapes=shapes)
     with pytest.raises(TypeError, match=r"with hidden, cell as in state_shapes; .* a tuple"):
         cartpoles.rollout(policy, 4)
+
+
+class Remembers(torch.nn.Linear):
+    def forward(self, observations, state):
+        return super().forward(observations), state
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"module": Remembers(4, 2)}, r"forward is called with \(observations\), .*needs state_sh"),
+        (
+            {"module": torch.nn.Linear(4, 2), "state_shapes": {"hidden": (2,)}},
+            r"with \(observations, state\), but takes \(input: .*without state_shapes=",
+        ),
+        (
+            {"module": torch.nn.Linear(4, 2), "distribution": lambda module: module},
+            r"distribution is called with \(module, observations\), but takes \(module\)",
+        ),
+        (
+            {"module": torch.nn.Linear(4, 2), "value": lambda *, module: module},
+            r"value is called with \(module, observations\)",
+        ),
+        ({"module": Remembers(4, 2), "state_shapes": (2,)}, r"state_shapes=\(2,\): pass a dict"),
+        (
+            {"module": Remembers(4, 2), "state_shapes": {"hidden": [(2,), (3,)]}},
+            r"state_shapes\['hidden'\]=\[\(2,\), \(3,\)\]: pass the shape of one slot",
+        ),
+    ],
+)
+def test_functions_and_shapes_that_do_not_fit_are_told_at_once(arguments, text):
+    with pytest.raises(TypeError, match=text):
+        TorchPolicy(**arguments)
+
+
+def test_one_number_is_a_shape(cartpoles):
+    policy = TorchPolicy(
+        net("categorical"),
+        lambda module, observations, state: (module(observations), state),
+        state_shapes={"hidden": 3},
+    )
+    assert cartpoles.rollout(policy, 4).state["hidden"].shape == (NUM_ENVS, 3)

@@ -114,6 +114,9 @@ class PaperStarter:
     def end_strays(self, name=None):
         self.swept.append(name)
 
+    def is_debugging(self):
+        return False
+
 
 class Stage:
     """A host and its workers, and what the host has reported."""

@@ -189,6 +189,9 @@ def test_nothing_is_left_behind_when_a_worker_cannot_be_started(make_stage):
         def end_strays(self, name=None):
             pass
 
+        def is_debugging(self):
+            return False
+
     from clusterenv.host.workers import Workers
 
     stage, failing = make_stage(num_workers=1), Failing()

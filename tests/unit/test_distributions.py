@@ -255,6 +255,31 @@ def test_epsilon_greedy_explores_as_often_as_it_should(epsilon):
         assert np.allclose(repeated(distribution).log_prob(actions), np.log(expected)[actions])
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
+def test_epsilon_greedy_never_takes_a_masked_action(epsilon):
+    distribution = EpsilonGreedy(np.array([[-np.inf, 2.0, -np.inf, -1.0]]), np.array([epsilon]))
+    expected = np.array([0, 1 - epsilon / 2, 0, epsilon / 2])
+    assert np.allclose(distribution.probabilities(), expected)
+    assert np.allclose(frequencies(draw_many(distribution), 4), expected, atol=0.01)
+    assert np.isneginf(distribution.log_prob(np.array([0])))
+
+
+def test_epsilon_greedy_keeps_the_dtype_of_its_epsilon():
+    distribution = EpsilonGreedy(np.zeros((3, 4), np.float32), 0.25)
+    assert distribution.log_prob(np.zeros(3, int)).dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", [DiagonalGaussian, SquashedGaussian])
+@pytest.mark.parametrize(
+    "log_std", [-0.5, np.full(2, -0.5), torch.full((2,), -0.5), torch.nn.Parameter(torch.zeros(()))]
+)
+def test_one_log_std_stands_for_all_rows(kind, log_std):
+    mean = torch.zeros(3, 2) if isinstance(log_std, torch.Tensor) else np.zeros((3, 2))
+    found = kind(mean, log_std)
+    assert found.arrays()["log_std"].shape == (3, 2)
+    assert (found.log_std == log_std).all()
+
+
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [

@@ -114,6 +114,12 @@ def test_a_copy_that_needs_what_stays_at_the_head_says_so():
         copy.act(OBSERVATIONS, None, None)
 
 
+def test_what_stays_at_the_head_costs_no_bytes():
+    large = {"actor": np.ones((3, 2), np.float32), "critic": np.ones((3, 100_000), np.float32)}
+    assert len(cloudpickle.dumps(JaxPolicy(apply, large))) > 1_000_000
+    assert len(cloudpickle.dumps(JaxPolicy(apply, large, stays_at_head=("critic",)))) < 20_000
+
+
 def test_it_travels_by_pickle():
     policy = JaxPolicy(apply, params())
     policy.act(OBSERVATIONS, None, rng())

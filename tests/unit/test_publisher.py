@@ -114,6 +114,36 @@ def test_another_policy_object_is_introduced_with_a_version_of_its_own(make_publ
     assert publisher.news() == Newest(2, 3)
 
 
+def test_what_was_only_evaluated_is_taken_back(make_publisher, ledger):
+    publisher = make_publisher()
+    trained, evaluated = PaperPolicy("trained"), PaperPolicy("evaluated")
+    publisher.publish(trained)
+    before = publisher.newest
+    train(trained)
+    publisher.take_back(publisher.publish(evaluated), before)
+    assert publisher.newest.policy == before.policy
+    assert publisher.newest.snapshot is before.snapshot
+    assert publisher.version == publisher.newest.policy_since == 3
+    assert publisher.policy_id_of(3) == publisher.policy_id_of(1)
+    assert [version.version for version in ledger.versions] == [1, 2, 3]
+    # And it is trained on.
+    assert publisher.publish(trained) == 4
+    assert publisher.newest.policy == before.policy
+
+
+@pytest.mark.parametrize("by", ["trained", "third"])
+def test_what_was_published_meanwhile_is_not_taken_back(make_publisher, by):
+    publisher = make_publisher()
+    policies = {name: PaperPolicy(name) for name in ("trained", "evaluated", "third")}
+    publisher.publish(policies["trained"])
+    before = publisher.newest
+    version = publisher.publish(policies["evaluated"])
+    publisher.publish(policies[by])
+    newest = publisher.newest
+    publisher.take_back(version, before)
+    assert publisher.newest is newest
+
+
 def test_weights_of_another_shape_are_refused_by_name(make_publisher):
     publisher, policy = make_publisher(), PaperPolicy(a=np.zeros(3), b=np.zeros(2))
     publisher.publish(policy)

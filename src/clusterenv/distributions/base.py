@@ -65,6 +65,14 @@ def per_row(value: Any, rows: Any) -> Any:
     return np.full(len(rows), value, np.float32) if np.isscalar(value) else value
 
 
+def broadcast(value: Any, shaped: Any) -> Any:
+    """``value`` in the shape of ``shaped``, as an array or a tensor."""
+    if np.shape(value) == np.shape(shaped):
+        return value
+    # Not np.broadcast_to, which cannot take what JAX traces.
+    return value.expand(shaped.shape) if hasattr(value, "expand") else value + 0 * shaped
+
+
 def divergence_of_log_probs(behaviour: Array, newer: Array) -> Array:
     """Estimate KL(behaviour ‖ newer) from the log-probabilities of actions that were taken.
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from clusterenv.arrays import Array
-from clusterenv.distributions.base import ArrayFields, per_row, sum_rows, width
+from clusterenv.distributions.base import ArrayFields, broadcast, per_row, sum_rows, width
 from clusterenv.randomness import SlotRandom
 
 _LOG_2PI = float(np.log(2 * np.pi))
@@ -18,7 +18,7 @@ _SQUASH_MARGIN = 1e-6
 
 @dataclass(frozen=True)
 class DiagonalGaussian(ArrayFields):
-    """Independent normals, (rows, …); ``log_std`` has the shape of ``mean``.
+    """Independent normals, (rows, …); ``log_std`` is broadcast to the shape of ``mean``.
 
     Samples go to the env as they are: clip them with a wrapper such as Gymnasium's ``ClipAction``,
     or take a :class:`SquashedGaussian`.
@@ -27,6 +27,9 @@ class DiagonalGaussian(ArrayFields):
     mean: Array
     log_std: Array
     ARRAYS: ClassVar[tuple[str, ...]] = ("mean", "log_std")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "log_std", broadcast(self.log_std, self.mean))
 
     def sample(self, rng: SlotRandom) -> Array:
         """One action per row."""
@@ -61,6 +64,9 @@ class SquashedGaussian(ArrayFields):
     low: Array | float = -1.0
     high: Array | float = 1.0
     ARRAYS: ClassVar[tuple[str, ...]] = ("mean", "log_std")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "log_std", broadcast(self.log_std, self.mean))
 
     @property
     def before_squash(self) -> DiagonalGaussian:

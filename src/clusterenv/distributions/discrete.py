@@ -163,7 +163,10 @@ class Bernoulli(ArrayFields):
 
 @dataclass(frozen=True)
 class EpsilonGreedy(ArrayFields):
-    """The best of k actions or, with probability ``epsilon``, any of them."""
+    """The best of k actions or, with probability ``epsilon``, any of them.
+
+    A masked action has the value −inf.
+    """
 
     values: Array
     """(rows, k)."""
@@ -177,8 +180,14 @@ class EpsilonGreedy(ArrayFields):
     def sample(self, rng: SlotRandom) -> Array:
         """One action per row."""
         explore, choice = rng.uniform(2).T
-        anything = np.minimum(choice * self.values.shape[1], self.values.shape[1] - 1)
-        return np.where(explore < self.epsilon, anything.astype(np.int64), self.mode())
+        counts = self._allowed.sum(axis=-1)
+        rank = np.minimum(choice * counts, counts - 1).astype(np.int64)
+        anything = (self._allowed.cumsum(axis=-1) > rank[:, None]).argmax(axis=-1)
+        return np.where(explore < self.epsilon, anything, self.mode())
+
+    @cached_property
+    def _allowed(self) -> Array:
+        return ~np.isneginf(self.values)
 
     def mode(self) -> Array:
         """The best action of each row."""
@@ -187,15 +196,16 @@ class EpsilonGreedy(ArrayFields):
     def log_prob(self, actions: Array) -> Array:
         """The log-probability of each row's action."""
         self.refuse_tensors()
-        uniform = self.epsilon / self.values.shape[1]
+        chosen = self.probabilities()[np.arange(len(actions)), actions]
         with np.errstate(divide="ignore"):
-            return np.asarray(np.log(uniform + (1 - self.epsilon) * (actions == self.mode())))
+            return np.asarray(np.log(chosen))
 
     def probabilities(self) -> Array:
         """The probability of each action, (rows, k)."""
-        k = self.values.shape[1]
         epsilon = np.asarray(self.epsilon)[:, None]
-        return np.asarray(epsilon / k + (1 - epsilon) * (np.arange(k) == self.mode()[:, None]))
+        counts = self._allowed.sum(axis=-1, keepdims=True, dtype=epsilon.dtype)
+        is_best = np.arange(self.values.shape[1]) == self.mode()[:, None]
+        return np.asarray(epsilon / np.maximum(1, counts) * self._allowed + (1 - epsilon) * is_best)
 
     def total_variation(self, newer: EpsilonGreedy) -> Array:
         """1 − ε where the best action has changed, else 0 (if ε is the same)."""

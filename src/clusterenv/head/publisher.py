@@ -95,11 +95,7 @@ class Publisher:
             newest = self.newest
             snapshot = Snapshot(policy.weights(), self._encoding)
             if newest is None or policy is not self._introduced[-1][0]:
-                take = self._introduce(policy, snapshot)
-                version = self.version + 1
-                self._first_versions.append(version)
-                self._ids.append(take.policy_id)
-                self.newest = Publication(version, take, snapshot, policy_since=version)
+                self._change_to(self._introduce(policy, snapshot), snapshot)
             elif snapshot.layout != newest.snapshot.layout:
                 raise ValueError(_difference(newest.snapshot.layout, snapshot.layout))
             elif snapshot.vector != newest.snapshot.vector:
@@ -107,6 +103,27 @@ class Publisher:
             if self.newest is not newest:
                 self._ledger.record_version(self.version, len(snapshot.vector))
             return self.version
+
+    def take_back(self, version: int, before: Publication | None) -> None:
+        """Publish ``before`` again if the newest version is this one, and of another policy.
+
+        A policy that was only evaluated is not the one to go on with.
+        """
+        with self._lock:
+            newest = self.newest
+            if newest is None or before is None or newest.version != version:
+                return
+            policy_id = before.policy.policy_id
+            if newest.policy.policy_id != policy_id:
+                self._introduced.sort(key=lambda known: known[1].policy_id == policy_id)
+                self._change_to(before.policy, before.snapshot)
+                self._ledger.record_version(self.version, len(before.snapshot.vector))
+
+    def _change_to(self, take: TakePolicy, snapshot: Snapshot) -> None:
+        version = self.version + 1
+        self._first_versions.append(version)
+        self._ids.append(take.policy_id)
+        self.newest = Publication(version, take, snapshot, policy_since=version)
 
     def _introduce(self, policy: Policy, snapshot: Snapshot) -> TakePolicy:
         """What hosts are sent first; for a policy that they had before, the same as then.

@@ -13,7 +13,7 @@ from clusterenv.protocol.replies import Raised
 
 def rebuild(raised: Raised, whereabouts: str) -> BaseException:
     """The exception to raise here, with the remote traceback as its cause."""
-    error = _missing_module(raised, whereabouts) or _same_type(raised)
+    error = _missing_module(raised, whereabouts) or _left_debugger(raised) or _same_type(raised)
     error = error or RemoteError(f"{raised.name}: {raised.text}")
     error.__cause__ = RemoteTraceback(raised.traceback)
     place = "" if raised.slot is None else f", slot {raised.slot}"
@@ -28,6 +28,16 @@ def _missing_module(raised: Raised, whereabouts: str) -> BaseException | None:
         return None
     explanation = explain(raised.text, whereabouts)
     return ModuleNotFoundError(explanation) if explanation else None
+
+
+def _left_debugger(raised: Raised) -> BaseException | None:
+    # Not as its own type: IPython says nothing about that one.
+    if (raised.module, raised.name) != ("bdb", "BdbQuit"):
+        return None
+    return RemoteError(
+        "a debugger was left, or found no keyboard: worker processes have none, so debug with "
+        'launcher="in-process", in notebooks by `import pdb; pdb.set_trace()`'
+    )
 
 
 def _same_type(raised: Raised) -> BaseException | None:

@@ -198,6 +198,9 @@ class LocalHost:
         if now >= self._next_check:
             self._next_check = now + _CHECK_EVERY_S
             limits = self._workers.limits
+            if self._workers.is_debugging():
+                for worker in members:
+                    worker.restart_clocks(now)
             yield from find_stuck(members, limits, now)
             for find in (overdue, find_frozen):
                 for worker, reason in find(members, limits, now):

@@ -8,8 +8,10 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Protocol
 
 import msgspec
@@ -91,6 +93,9 @@ class Starter(Protocol):
     def end_strays(self, name: str | None = None) -> None:
         """End what the envs of this worker, which is gone, or of all workers have left running."""
 
+    def is_debugging(self) -> bool:
+        """Whether a debugger has stopped a worker, so that all of them may take their time."""
+
 
 class ProcessStarter:
     """Each worker is a process.
@@ -149,6 +154,10 @@ class ProcessStarter:
         """End what the envs of this worker, which is gone, or of all workers have left running."""
         self._family.end(name)
 
+    def is_debugging(self) -> bool:
+        """Always False: nobody can type into a worker process."""
+        return False
+
 
 def hash_environment(hash_seed: int | None) -> dict[str, str]:
     """The environment variable that gives a Python this hash seed."""
@@ -171,11 +180,13 @@ class ThreadStarter:
     def __init__(self) -> None:
         # One at a time: envs of one process may share a renderer or a simulator.
         self._turn = threading.Lock()
+        self._threads: weakref.WeakSet[_WorkerThread] = weakref.WeakSet()
 
     def start(self, name: str, start: Start) -> Running:
         """Start a worker; do not wait for it."""
         thread = _WorkerThread(name, start, self._turn)
         thread.start()
+        self._threads.add(thread)
         return thread
 
     def close(self) -> None:
@@ -183,6 +194,23 @@ class ThreadStarter:
 
     def end_strays(self, name: str | None = None) -> None:
         """Do nothing: what an env starts belongs to this process, and the user ends it."""
+
+    def is_debugging(self) -> bool:
+        """Whether a worker is inside a debugger; the others wait for their turn meanwhile."""
+        frames = sys._current_frames()
+        return any(_is_in_debugger(frames.get(thread.ident or 0)) for thread in self._threads)
+
+
+_DEBUGGERS = ("bdb", "pydevd", "_pydevd")
+"""How modules begin that a stopped thread is in: of pdb; of VS Code, PyCharm and notebooks."""
+
+
+def _is_in_debugger(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith(_DEBUGGERS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class _WorkerThread(threading.Thread):

@@ -119,11 +119,15 @@ class Worker:
         else:
             self.held_back.append(message)
 
+    def restart_clocks(self, now: float) -> None:
+        """Let its requests count as sent now, since it could not work on them."""
+        for asked in self.asked.values():
+            asked.sent_at = now
+
     def send_held_back(self, now: float) -> None:
         """Send what had to wait until it was ready."""
         self.ready_at = now
-        for asked in self.asked.values():
-            asked.sent_at = now
+        self.restart_clocks(now)
         while self.held_back:
             self.line.send(self.held_back.popleft())
 

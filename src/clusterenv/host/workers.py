@@ -172,6 +172,10 @@ class Workers:
         self._starter.end_strays(worker.name)
         worker.line.close()
 
+    def is_debugging(self) -> bool:
+        """Whether a debugger has stopped one of them."""
+        return self._starter.is_debugging()
+
     def ended(self) -> Iterator[tuple[Worker, str]]:
         """The workers that have ended by themselves, and how; checked every now and then."""
         now = time.monotonic()

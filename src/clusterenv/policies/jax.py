@@ -20,6 +20,7 @@ from clusterenv.arrays import Array
 from clusterenv.distributions import Distribution, Joint
 from clusterenv.distributions.base import ArrayFields
 from clusterenv.policies.base import Acted, draw, refuse_parts_at_head
+from clusterenv.policies.recurrent import shapes_of
 from clusterenv.randomness import SlotRandom
 
 
@@ -60,7 +61,7 @@ class JaxPolicy:
                 "apply(params, observations) → a distribution"
             )
         self._apply, self._value = apply, value
-        self._state_shapes = dict(state_shapes) if state_shapes else None
+        self._state_shapes = shapes_of(state_shapes)
         self._tree = _Tree(params)
         for part in stays_at_head:
             if not any(_is_part(name, part) for name in self._tree.names):
@@ -162,27 +163,43 @@ class JaxPolicy:
             )
         self._tree = tree.with_arrays(
             [
-                jnp.array(weights[name], array.dtype) if name in own else self._stale(array)
+                jnp.array(weights[name], array.dtype) if name in own else array
                 for name, array in zip(tree.names, tree.arrays, strict=True)
             ]
         )
         self._placed = None
 
-    def _stale(self, array: Any) -> Any:
-        """What stays at the head; in a copy it is NaN, so that whoever uses it notices."""
-        is_real = jnp.issubdtype(array.dtype, jnp.floating)
-        return jnp.full_like(array, jnp.nan) if self._is_copy and is_real else array
-
     def __getstate__(self) -> dict[str, Any]:
-        params = self._tree.params(jax.device_get(self._tree.arrays))
-        state = {**self.__dict__, "_tree": params}
+        named = zip(self._tree.names, self._tree.arrays, strict=True)
+        arrays = [
+            jax.device_get(array) if self._travels(name) else _LeftOut(array.shape, array.dtype)
+            for name, array in named
+        ]
+        state = {**self.__dict__, "_tree": self._tree.params(arrays)}
         return {key: value for key, value in state.items() if key not in _MADE_HERE}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "CLUSTERENV_WORKER" in os.environ:
             _settle_in_worker()
-        self.__dict__.update(state, _tree=_Tree(state["_tree"]), _is_copy=True)
+        tree = _Tree(jax.tree.map(_LeftOut.fill, state["_tree"]))
+        self.__dict__.update(state, _tree=tree, _is_copy=True)
         self._set_up()
+
+
+@dataclasses.dataclass(frozen=True)
+class _LeftOut:
+    """Stands for an array that stays at the head, on the way to a worker."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @staticmethod
+    def fill(leaf: Any) -> Any:
+        """NaN in place of what was left out: whoever uses it notices."""
+        if not isinstance(leaf, _LeftOut):
+            return leaf
+        is_real = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jnp.full(leaf.shape, jnp.nan if is_real else 0, leaf.dtype)
 
 
 _MADE_HERE = ("_forward", "_device", "_placed", "_usual_rows")

@@ -5,12 +5,33 @@ None stands for all zeros. Nothing here writes to its arguments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from clusterenv.arrays import Array
+
+
+def shapes_of(state_shapes: Any) -> dict[str, tuple[int, ...]] | None:
+    """The user's ``state_shapes``, or None if there is no state; TypeError if it has no shapes."""
+    if state_shapes is not None and not isinstance(state_shapes, Mapping):
+        raise TypeError(
+            f"state_shapes={state_shapes!r:.80}: pass a dict of the shapes of one slot's state by "
+            "name, such as {'hidden': (32,)}"
+        )
+    return {name: _shape_of(name, shape) for name, shape in (state_shapes or {}).items()} or None
+
+
+def _shape_of(name: str, shape: Any) -> tuple[int, ...]:
+    try:
+        return (index(shape),) if hasattr(shape, "__index__") else tuple(map(index, shape))
+    except TypeError:
+        raise TypeError(
+            f"state_shapes[{name!r}]={shape!r:.80}: pass the shape of one slot's state, such as "
+            "(32,) or (2, 16)"
+        ) from None
 
 
 def rows_of(state: Any, rows: Sequence[int]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ except ImportError as error:
 from clusterenv.arrays import Array
 from clusterenv.policies import perceptron
 from clusterenv.policies.base import Acted, draw, refuse_parts_at_head
+from clusterenv.policies.recurrent import shapes_of
 from clusterenv.policies.torch_distributions import to_array, to_plain_distribution
 from clusterenv.randomness import SlotRandom
 
@@ -73,8 +75,18 @@ class TorchPolicy:
         self._a_parameter = _a_parameter(module)
         self._distribution = distribution or _call_module
         self._value = value
-        self._state_shapes = dict(state_shapes) if state_shapes else None
+        self._state_shapes = shapes_of(state_shapes)
         self._is_copy = False
+        self._assert_signatures_fit()
+
+    def _assert_signatures_fit(self) -> None:
+        arguments = ["observations"] + ["state"] * (self._state_shapes is not None)
+        if self._distribution is _call_module:
+            _assert_takes(unwrap(self.module).forward, "the module's forward", arguments)
+        else:
+            _assert_takes(self._distribution, "distribution", ["module", *arguments])
+        if self._value is not None:
+            _assert_takes(self._value, "value", ["module", *arguments])
 
     def act(self, observations: Any, state: Any, rng: SlotRandom | None) -> Acted:
         """Actions, their log-probabilities, and values if there are any."""
@@ -142,15 +154,25 @@ class TorchPolicy:
         with torch.no_grad():
             for name, array in weights.items():
                 tensors[name].copy_(torch.from_numpy(array))
-            for name in [name for name in tensors if self._is_copy and not self._travels(name)]:
-                if tensors[name].is_floating_point():
-                    # What stays at the head is stale here: whoever uses it shall notice.
-                    tensors[name].fill_(float("nan"))
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy only acts, so dropout is off and statistics are not updated.
         module = copy.deepcopy(unwrap(self.module)).to("cpu").eval()
+        self._leave_out_of(module)
         return {**self.__dict__, "module": module, "_a_parameter": _a_parameter(module)}
+
+    def _leave_out_of(self, module: nn.Module) -> None:
+        """Replace what stays at the head by one NaN in its shape: whoever uses it notices."""
+        named = [
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        ]
+        # A tensor that is also a part of what acts goes with it.
+        needed = {id(tensor) for name, tensor in named if self._travels(name)}
+        for _, tensor in named:
+            if id(tensor) not in needed:
+                nothing = float("nan") if tensor.is_floating_point() else 0
+                tensor.data = torch.full((), nothing, dtype=tensor.dtype).expand(tensor.shape)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -165,6 +187,25 @@ class TorchPolicy:
         device = self._a_parameter.device
         if device.type == "cpu":
             _act_by_numpy(self.module)
+
+
+def _assert_takes(function: Callable[..., Any], name: str, arguments: list[str]) -> None:
+    """TypeError if the function cannot be called with so many arguments."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of an object that does not tell
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        memory = (
+            "without state_shapes= a policy has no memory"
+            if "state" in arguments
+            else "a policy with memory needs state_shapes=, and then gets its state as well"
+        )
+        raise TypeError(
+            f"{name} is called with ({', '.join(arguments)}), but takes {signature}: {memory}"
+        ) from None
 
 
 def check_device(device: str) -> str:
