@@ -69,6 +69,8 @@ class Calls:
         """Held by the thread that is in a call."""
         self.pending = PendingCall.NOTHING
         self.has_reset = False
+        self._unfinished = ""
+        """The call that did not finish, if the envs must be reset because of it."""
         self.has_stepped = False
         self.resets_all = False
         """Whether the pending reset is for all slots."""
@@ -136,7 +138,8 @@ class Calls:
     def assert_has_reset(self, method: str) -> None:
         """ResetNeeded if there is no episode to continue."""
         if not self.has_reset:
-            raise ResetNeeded(f"Cannot call `{method}` before calling `reset`")
+            why = f": the last `{self._unfinished}` did not finish" if self._unfinished else ""
+            raise ResetNeeded(f"Cannot call `{method}` before calling `reset`{why}")
 
     def assert_can_collect(self, method: str) -> None:
         """ResetNeeded after single steps, which may have left finished episodes."""
@@ -206,11 +209,16 @@ class Calls:
         """Forget a failed call; if it was a step, the envs must be reset."""
         # A fragment that failed meanwhile consists of steps.
         was_no_step = call is PendingCall.CALL and not self.collecting.owes_fragments
-        self.has_reset = self.has_reset and was_no_step
+        if not was_no_step:
+            self.lose_track(call)
         if call is PendingCall.PARTIAL_BATCHES:
             # It is unknown which slots would still come: start anew with async_reset.
             self.pending = PendingCall.NOTHING
         self.abandon()
+
+    def lose_track(self, call: PendingCall) -> None:
+        """Note that nobody knows how far the envs have got, so that they must be reset."""
+        self.has_reset, self._unfinished = False, call.value
 
     def abandon(self) -> None:
         """Ignore the answers to all requests so far."""

@@ -120,7 +120,7 @@ class PolicyCalls:
                 self._calls.assert_is_running()
         except Exception:
             # After a fragment that failed halfway, the state of its envs is unknown.
-            self._calls.has_reset = False
+            self._calls.lose_track(PendingCall.STREAM)
             raise
         finally:
             self._calls.pending = PendingCall.NOTHING

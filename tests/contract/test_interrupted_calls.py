@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 from gymnasium.vector import SyncVectorEnv
 
 from tests.contract.policies import numpy_policy
@@ -59,6 +60,9 @@ def test_after_ctrl_c_the_next_call_does_not_wait_for_the_last(call, transport, 
         envs.publish(policy)
         with ctrl_c_once(sign), pytest.raises(KeyboardInterrupt):
             LONG_CALLS[call](envs, policy)
+        if call == "rollout":
+            with pytest.raises(ResetNeeded, match=f"`reset`: the last `{call}` did not finish"):
+                envs.step(np.zeros((NUM_ENVS, 2)))
         began = time.monotonic()
         assert_same(envs.reset(seed=1), oracle.reset(seed=1))
         assert time.monotonic() - began < QUICKLY_S
