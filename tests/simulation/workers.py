@@ -28,7 +28,7 @@ from tests.simulation.world import Violation
 
 DEATH, HANG = 0.05, 0.01
 NOTHING = SimpleNamespace(is_on=False, stop=dict, start=lambda: None, answered_at=0)
-NO_STRAYS = SimpleNamespace(end_strays=lambda name=None: None)
+STARTER = SimpleNamespace(end_strays=lambda name=None: None, is_debugging=lambda: False)
 
 
 class Letters(deque):
@@ -163,7 +163,7 @@ class PaperWorkers(Workers):
     def __init__(self, world, count, limits, host="host-0.0"):
         self.world, self.limits, self.host = world, limits, host
         self.num_messages = self.num_changes = self.last_number = 0
-        self._next_check, self._waiting, self._starter = 0.0, [], NO_STRAYS
+        self._next_check, self._waiting, self._starter = 0.0, [], STARTER
         self.inbox, self.rows_fd, self.rows = PaperInbox(world), self, None
         self.weights, self.evaluation_weights = Store(), Store()
         self.num_flags = 0
