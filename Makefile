@@ -94,14 +94,14 @@ chaos-kills: setup  ## 5,000 workers and hosts killed at any moment of any call,
 fuzz-codec: setup  ## a million damaged frames of coded observations; some minutes on a core
 	$(BIN)/python benchmarks/codec_fuzz.py
 
-# What has been run is not run again: runs/experiments remembers. 265 training runs, one per core,
+# What has been run is not run again: runs/experiments remembers. 305 training runs, one per core,
 # take half an hour on 16 cores and some four hours on two; `sync_runs.py --time-limit-s` does a part.
 EXPERIMENT := PYTHONPATH=examples:benchmarks $(BIN)/python
 runs/experiments/%.done: experiments/%.py | $(VENV)/installed-bench
 	$(EXPERIMENT) $<
 	mkdir -p $(@D) && touch $@
 
-experiments: $(patsubst %,runs/experiments/%.done,estimator image_task off_policy stream_cost budget)  ## sync rules compared over seeds; what the divergence estimate is worth
+experiments: $(patsubst %,runs/experiments/%.done,estimator image_task off_policy stream_cost budget ahead)  ## sync rules compared over seeds; what the divergence estimate is worth
 	$(EXPERIMENT) experiments/sync_runs.py
 	$(EXPERIMENT) experiments/sync_report.py
 

@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import report
 import torch
 
@@ -127,12 +126,14 @@ def curve_lines(rows: Rows) -> list[tuple[str, str, str, str]]:
 
 
 def picture_of(args: ppo_atari.Args, rows: Rows) -> Any:
-    """Return over minutes."""
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
+    """Return over minutes; None where there is no matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
     shown = [(row["seconds"] / 60, row[RETURN]) for row in rows if RETURN in row]
-    figure, axes = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
+    figure = Figure(figsize=(6, 3.2), layout="constrained")
+    axes = figure.subplots()
     axes.plot(*zip(*shown, strict=True) if shown else ([], []))
     axes.set(xlabel="minutes", ylabel="return", title=f"{args.game}, PPO, {args.engine}")
     axes.grid(alpha=0.3)
