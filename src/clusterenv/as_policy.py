@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 from clusterenv.policies.base import Policy
@@ -49,8 +51,29 @@ def wrap_module(module: Any) -> Policy:
     if not (hasattr(module, "state_dict") and callable(module)):
         raise TypeError(
             f"{module!r:.80} is not a policy: pass a clusterenv.Policy, or a torch.nn.Module "
-            "that returns a torch.distributions object"
+            f"that returns a torch.distributions object{_advice_on(module)}"
         )
     from clusterenv.policies.torch import TorchPolicy
 
+    if _lacks_forward(module):
+        raise TypeError(
+            f"{type(module).__name__} has no forward: let it return a torch.distributions object, "
+            "or pass TorchPolicy(module, distribution=lambda module, observations: …)"
+        )
     return TorchPolicy(module)
+
+
+def _advice_on(given: Any) -> str:
+    if not isinstance(given, Mapping):
+        return ""
+    return (
+        "; for a policy per agent, pass clusterenv.adapters.pettingzoo.per_agent({agent: policy})"
+    )
+
+
+def _lacks_forward(module: Any) -> bool:
+    """Whether calling it raises PyTorch's own NotImplementedError."""
+    base = sys.modules["torch"].nn.Module  # imported by whoever has a module
+    kind = type(module)
+    is_called_as_usual = isinstance(module, base) and kind.__call__ is base.__call__
+    return is_called_as_usual and getattr(module.forward, "__func__", None) is base.forward

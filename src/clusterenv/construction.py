@@ -109,6 +109,7 @@ def choose_backend(
     if callable(env):
         return _from_callables([env] * (num_envs or 1), wrappers)
     factories: list[Any] = list(env) if isinstance(env, Iterable) else [env]
+    _refuse_what_makes_no_env(factories)
     if num_envs not in (None, len(factories)):
         raise ValueError(
             f"num_envs={num_envs}, but {len(factories)} callables were given: leave num_envs out, "
@@ -135,14 +136,18 @@ def _spec_of(env: str) -> EnvSpec:
 def _from_callables(
     factories: list[EnvFactory], wrappers: tuple[EnvWrapper, ...]
 ) -> tuple[Backend, int, None]:
-    if not factories or not all(callable(factory) for factory in factories):
-        is_built = any(isinstance(one, gymnasium.Env) for one in factories)
-        advice = "; workers build the envs: pass a callable that makes one" if is_built else ""
-        raise TypeError(
-            "env must be a Gymnasium id, a callable, a non-empty list of callables, or a backend; "
-            f"got {factories!r:.200}{advice}"
-        )
     return CallableBackend(dict(enumerate(factories)), wrappers), len(factories), None
+
+
+def _refuse_what_makes_no_env(factories: list[Any]) -> None:
+    if factories and all(callable(factory) for factory in factories):
+        return
+    is_built = any(hasattr(one, "reset") and hasattr(one, "step") for one in factories)
+    advice = "; workers build the envs: pass a callable that makes one" if is_built else ""
+    raise TypeError(
+        "env must be a Gymnasium id, a callable, a non-empty list of callables, or a backend; "
+        f"got {factories!r:.200}{advice}"
+    )
 
 
 def choose_wrappers(wrappers: Wrappers) -> tuple[EnvWrapper, ...]:

@@ -30,7 +30,7 @@ def gae(
         rewards: Used in place of ``rollout.rewards``, e.g. scaled ones.
 
     Returns:
-        ``advantages`` and ``returns = advantages + values``.
+        ``advantages`` and ``returns = advantages + values``, in float64, as the rewards are.
     """
     rollout.refuse_tensors("gae")
     rewards = rollout.rewards if rewards is None else rewards
@@ -126,7 +126,8 @@ def vtrace(
         trace: λ, below 1 for less variance.
 
     Returns:
-        The targets for the critic, and the advantages for the policy gradient (weighted already).
+        The targets for the critic, and the advantages for the policy gradient (weighted already),
+        in float64.
     """
     fragment.refuse_tensors("vtrace")
     rewards = fragment.rewards if rewards is None else rewards

@@ -291,6 +291,37 @@ def test_agents_with_other_observations_cannot_share_a_policy():
         envs.rollout(per_agent(crowd_policy()), 1)
 
 
+def test_a_rollout_of_tensors_cannot_be_split():
+    rollout = rollout_of(per_agent(crowd_policy()), workers=1).torch()
+    with pytest.raises(TypeError, match=r"by_agent takes a rollout of arrays: call it before roll"):
+        by_agent(rollout)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_mask_that_allows_nothing_once_an_agent_has_left_is_told_with_its_agent(is_shared):
+    masked = [NumpyPolicy(only_where_seen, {}) for _ in CROWD]
+    policies = masked[0] if is_shared else dict(zip(CROWD, masked, strict=True))
+    message = r"log_prob of guard_\d(, guard_\d)* is NaN: .* has left observes"
+    with cluster_env("in-process", partial(in_a_slot, crowd), NUM_ENVS, 1) as envs:
+        envs.reset(seed=SEED)
+        with pytest.raises(ValueError, match=message):
+            envs.rollout(per_agent(policies), 40)
+
+
+def only_where_seen(weights, rows):
+    """No action is allowed on an observation of zeros."""
+    scores = np.where(rows.any(axis=1, keepdims=True), 0.0, -np.inf)
+    return distributions.Categorical(np.repeat(scores, 3, axis=1))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_last_observation_may_allow_no_action():
+    policy, rows = per_agent(NumpyPolicy(only_where_seen, {})), np.zeros((2, 2))
+    acted = policy.act({"a": rows, "b": rows}, None, None)
+    assert np.isnan(acted.outputs["log_prob"]).all()
+
+
 def test_per_agent_and_by_agent_are_for_envs_with_agents():
     def two_actions(weights, rows):
         return distributions.Categorical(rows[:, :2])

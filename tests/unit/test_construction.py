@@ -11,7 +11,6 @@ from gymnasium.spaces import Discrete
 from gymnasium.wrappers import TimeLimit, TransformReward
 
 from clusterenv import ClusterEnv, SshLauncher
-from clusterenv.as_policy import AsPolicy
 from clusterenv.backends.gymnasium import CallableBackend, RegisteredBackend
 from clusterenv.backends.vector import VectorBackend
 from clusterenv.construction import (
@@ -24,7 +23,6 @@ from clusterenv.construction import (
 from clusterenv.head.opening import workers_by_host
 from clusterenv.launchers.in_process import InProcessLauncher
 from clusterenv.launchers.local import LocalLauncher
-from clusterenv.policies.base import Acted
 from clusterenv.sync import AdaptiveSync, EveryNth, EveryVersion
 
 
@@ -168,10 +166,35 @@ NO_ENVS = {
 }
 
 
+@pytest.mark.parametrize("num_envs", [None, 3])
 @pytest.mark.parametrize("env", NO_ENVS.values(), ids=NO_ENVS)
-def test_what_makes_no_envs_is_refused_with_what_does(env):
+def test_what_makes_no_envs_is_refused_with_what_does(env, num_envs):
     with pytest.raises(TypeError, match="env must be a Gymnasium id, a callable, a non-empty list"):
-        choose(env)
+        choose(env, num_envs)
+
+
+class Parallel:
+    """As PettingZoo's parallel envs are."""
+
+    possible_agents = ("a",)
+
+    def reset(self, seed=None, options=None):
+        return {}, {}
+
+    def step(self, actions):
+        return {}, {}, {}, {}, {}
+
+
+@pytest.mark.parametrize("launcher", ["local", "in-process"])
+def test_an_env_of_pettingzoo_is_refused_with_what_wraps_it(launcher):
+    message = r"Parallel is an env of PettingZoo: .* in a clusterenv\.adapters\.pettingzoo\.Petting"
+    with pytest.raises(TypeError, match=message):
+        ClusterEnv(Parallel, num_envs=2, num_workers=1, launcher=launcher)
+
+
+def test_a_callable_that_returns_nothing_is_refused():
+    with pytest.raises(TypeError, match="returned None: it must return the env that it makes"):
+        choose(lambda: None)[0].build([0])
 
 
 # Backends.
@@ -416,47 +439,8 @@ def test_an_unknown_autoreset_mode_is_refused_with_those_that_exist():
         ClusterEnv("CartPole-v1", autoreset_mode="same")
 
 
-def test_an_env_that_is_built_already_is_refused_with_what_to_pass_instead():
+@pytest.mark.parametrize("num_envs", [None, 2])
+@pytest.mark.parametrize("env", [TinyEnv(), Parallel()], ids=["Gymnasium's", "PettingZoo's"])
+def test_an_env_that_is_built_already_is_refused_with_what_to_pass_instead(env, num_envs):
     with pytest.raises(TypeError, match="workers build the envs: pass a callable that makes one"):
-        choose(TinyEnv())
-
-
-# Policies.
-
-
-class Table:
-    """A policy as small as it can be."""
-
-    def act(self, observations, state, rng):
-        return Acted(np.zeros(len(observations), np.int64))
-
-    def weights(self):
-        return {}
-
-    def load(self, weights):
-        pass
-
-
-def test_a_policy_is_taken_as_it_is():
-    policy = Table()
-    assert AsPolicy()(policy) is policy
-
-
-def test_the_class_of_a_policy_is_refused():
-    with pytest.raises(TypeError, match=r"Table is a class; pass an object .*: Table\(…\)"):
-        AsPolicy()(Table)
-
-
-def test_a_policy_that_lacks_something_is_refused_with_what_it_lacks():
-    class Lacking:
-        act = Table.act
-
-    with pytest.raises(TypeError, match="Lacking is not a policy: it lacks weights and load"):
-        AsPolicy()(Lacking())
-
-
-@pytest.mark.parametrize("given", [None, 3, "policy", {"w": 1}])
-def test_what_is_no_policy_is_refused_with_what_is_one(given):
-    message = r"is not a policy: pass a clusterenv.Policy, or a torch.nn"
-    with pytest.raises(TypeError, match=message):
-        AsPolicy()(given)
+        choose(env, num_envs)

@@ -3,19 +3,16 @@
 import math
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch.utils.tensorboard import SummaryWriter
 
 import clusterenv.logging
 from clusterenv import Episodes, Fragment, Ledger
-from clusterenv.logging import Progress, TensorBoardLog, fragment_scalars, ledger_scalars
+from clusterenv.logging import Progress, fragment_scalars, ledger_scalars
 from clusterenv.logging.lines import NotebookLine, PlainLines, drawn_bar, is_in_notebook
 from clusterenv.rollout import Finals
 
@@ -59,9 +56,9 @@ class Unreachable(Kept):
 
 
 def fragment(versions=(3, 5), returns=(1.5, -2.0), lengths=(7, 9)):
-    """Four steps of two slots, at whose ends episodes ended."""
+    """Four steps of two slots: an episode ends in slot 1, and in each step after that."""
     zeros, count = np.zeros((4, 2), np.float32), len(returns)
-    places = np.zeros(count, np.int64)
+    places, columns = np.arange(count), np.arange(1, count + 1) % 2
     return Fragment(
         slots=np.array([0, 1]),
         versions=np.tile(versions, (4, 1)),
@@ -74,8 +71,8 @@ def fragment(versions=(3, 5), returns=(1.5, -2.0), lengths=(7, 9)):
         distribution={},
         last_values=None,
         state=None,
-        finals=Finals(places, places, np.zeros((count, 3), np.float32), None),
-        episodes=Episodes(places, np.array(returns), np.array(lengths)),
+        finals=Finals(places, columns, np.zeros((count, 3), np.float32), None),
+        episodes=Episodes(columns, np.array(returns), np.array(lengths)),
     )
 
 
@@ -85,22 +82,6 @@ def ledger():
     ledger.record_pull("host-0", 4, held=0, cause="first", num_bytes=500, threshold=0.1)
     ledger.count("Weights", 510)
     return ledger
-
-
-def curves_in(folder):
-    """What TensorBoard reads: (step, value) by tag."""
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    return {
-        tag: [(event.step, event.value) for event in events.Scalars(tag)]
-        for tag in events.Tags()["scalars"]
-    }
-
-
-def text_in(folder, tag):
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    return events.Tensors(tag)[0].tensor_proto.string_val[0].decode()
 
 
 # Names and numbers.
@@ -184,18 +165,20 @@ def test_progress_gives_each_log_every_number_with_its_step():
         progress.scalars({"own/name": np.float32(3)})
     assert logs[0].points == logs[1].points
     assert logs[0].points == [
-        (8, "charts/episodic_return", 1.5),
-        (8, "charts/episodic_length", 7),
-        (8, "charts/episodic_return", -2.0),
-        (8, "charts/episodic_length", 9),
+        (2, "charts/episodic_return", 1.5),
+        (2, "charts/episodic_length", 7),
+        (3, "charts/episodic_return", -2.0),
+        (3, "charts/episodic_length", 9),
         (8, "charts/SPS", 4.0),
         (8, "charts/version", 6),
         (8, "charts/version_lag", 3),
+        (8, "charts/mean_return", -0.25),
         (8, "charts/learning_rate", 0.1),
         (8, "losses/value_loss", 0.5),
         (10, "charts/SPS", 5.0),
         (10, "charts/version", 0),
         (10, "charts/version_lag", 0),
+        (10, "charts/mean_return", -0.25),
         (10, "own/name", 3),
     ]
     assert all(type(value) is float for _, _, value in logs[0].points)
@@ -204,9 +187,32 @@ def test_progress_gives_each_log_every_number_with_its_step():
 
 
 def test_progress_counts_a_fragment_of_tensors():
-    with Progress(100) as progress:
+    log = Kept()
+    with Progress(100, logs=[log]) as progress:
         progress.collected(fragment().torch(), newest=5)
     assert progress.step == 8
+    assert log.points[0] == (2, "charts/episodic_return", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(0, []), (1, [30]), (3, [23, 26, 30]), (10, list(range(21, 31)))]
+)
+def test_each_episode_of_single_steps_has_a_step_of_its_own(count, expected):
+    log = Kept()
+    with Progress(100, logs=[log], first_step=20) as progress:
+        progress.stepped(10, [(float(number), 1) for number in range(count)])
+    points = [point for point in log.points if point[1] == "charts/episodic_return"]
+    assert [step for step, *_ in points] == expected
+    assert [value for *_, value in points] == list(range(count))
+
+
+def test_the_mean_of_the_last_hundred_episodes_is_logged_once_there_is_one():
+    log = Kept()
+    with Progress(10_000, logs=[log]) as progress:
+        progress.stepped(1, [])
+        progress.stepped(200, [(0.0, 1)] * 100 + [(1.0, 1)] * 50)
+    means = [point for point in log.points if point[1] == "charts/mean_return"]
+    assert means == [(201, "charts/mean_return", 0.5)]
 
 
 def test_a_target_is_reached_with_a_hundred_episodes():
@@ -346,58 +352,6 @@ def test_the_bar_is_as_full_as_the_run_is_done(step, full):
 
 def test_tests_do_not_run_in_a_notebook():
     assert not is_in_notebook()
-
-
-# TensorBoard.
-
-
-def test_tensorboard_reads_back_what_was_logged(tmp_path):
-    with Progress(100, logs=[TensorBoardLog(tmp_path / "new")]) as progress:
-        progress.collected(fragment(), newest=6)
-        progress.learned(value_loss=0.1, entropy=math.nan)
-        progress.synced(ledger())
-    curves = curves_in(tmp_path / "new")
-    assert curves["charts/episodic_return"] == [(8, 1.5), (8, -2.0)]
-    assert curves["charts/version_lag"] == [(8, 3.0)]
-    assert curves["losses/value_loss"] == [(8, pytest.approx(0.1))]
-    assert math.isnan(curves["losses/entropy"][0][1])
-    assert curves["sync/sync_bytes"] == [(8, 510.0)]
-
-
-def test_the_event_file_has_what_pytorchs_writer_would_have_written(tmp_path):
-    log, writer = TensorBoardLog(tmp_path / "ours"), SummaryWriter(str(tmp_path / "theirs"))
-    log.open({"seed": 1, "out": Path("runs/x")}, first_step=0)
-    writer.add_text("hyperparameters", "|param|value|\n|-|-|\n|seed|1|\n|out|runs/x|")
-    for step in range(50):
-        values = {"charts/SPS": step / 7, "losses/value_loss": -step}
-        log.scalars(step, values)
-        for name, value in values.items():
-            writer.add_scalar(name, value, step)
-    log.close(failed=False)
-    writer.close()
-    assert curves_in(tmp_path / "ours") == curves_in(tmp_path / "theirs")
-    texts = [text_in(tmp_path / w, "hyperparameters/text_summary") for w in ("ours", "theirs")]
-    assert texts[0] == texts[1]
-
-
-def test_a_run_that_goes_on_replaces_what_came_after_its_first_step(tmp_path):
-    for first_step in (0, 30):
-        with Progress(1, logs=[TensorBoardLog(tmp_path)], first_step=first_step) as progress:
-            for _ in range(5):
-                progress.stepped(10, [])
-                progress.scalars({"own/part": first_step})
-    assert curves_in(tmp_path)["own/part"] == [
-        *((step, 0.0) for step in (10, 20)),
-        *((step, 30.0) for step in (40, 50, 60, 70, 80)),
-    ]
-
-
-def test_no_thread_is_left_when_progress_is_left(tmp_path):
-    before = set(threading.enumerate())
-    with Progress(100, logs=[TensorBoardLog(tmp_path)]) as progress:
-        assert set(threading.enumerate()) > before
-        progress.stepped(10, [])
-    assert set(threading.enumerate()) == before
 
 
 # Packages that are missing, and names.

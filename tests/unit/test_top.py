@@ -4,15 +4,20 @@ import contextlib
 import os
 import queue
 import socket
+import sys
 import threading
+from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 from clusterenv.status.channel import Run, StatusServer, fetch, runs, runs_in
 from clusterenv.status.run_status import HostSummary, RunStatus, WorkerSummary
-from clusterenv.tools.run_table import choose_run, run_table
+from clusterenv.tools.run_choice import choose_run, command_of, describe, script_of
+from clusterenv.tools.run_table import run_table
 from clusterenv.tools.tables import as_text, short
+from clusterenv.wire.messages import FromHead, FromHost
 
 
 def worker(name="worker-0.0", state="ready", restarts=0):
@@ -114,6 +119,12 @@ def test_weights_in_shared_memory_are_told_apart():
     assert "5kB by shared memory" in run_table(None, status(host(), shared_bytes=5000)).notes[-1]
 
 
+def test_the_page_explains_every_kind_of_message():
+    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
+    kinds = {kind.__name__ for kind in (*get_args(FromHead), *get_args(FromHost))}
+    assert {kind for kind in kinds if f"`{kind}`" not in page} == set()
+
+
 def test_runs_are_found_in_the_kernels_list():
     table = (
         "Num       RefCount Protocol Flags    Type St Inode Path\n"
@@ -133,12 +144,32 @@ def test_a_run_is_chosen_by_id_beginning_or_pid():
     assert choose_run([one, other], "77") == one
     for given, wanted, said in [
         ([], None, "no run of yours"),
-        ([one, other], None, "several runs.*abc123.*abd999"),
+        ([one, other], None, r"several runs.*`logs RUN`: abc123 \(77, a.py\); abd999 \(78, a.py\)"),
         ([one, other], "ab", "several runs"),
-        ([one, other], "x", "no run 'x'.*abc123"),
+        ([one, other], "x", r"no run 'x'.*abc123 \(77, a.py\)"),
     ]:
         with pytest.raises(ValueError, match=said):
-            choose_run(given, wanted)
+            choose_run(given, wanted, "logs", lambda run: f"{run.pid}, a.py")
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        (["/usr/bin/python3", "/home/me/train.py", "--seed", "3"], "train.py --seed 3"),
+        (["python", "examples/train.py"], "examples/train.py"),
+        (["python", "-c", "import os\nos.abort()"], "-c import os os.abort()"),
+        (["train", "--seed", "3"], "train --seed 3"),
+        (["python3.12", "x" * 99], "x" * 59 + "…"),
+        ([], ""),
+    ],
+)
+def test_a_head_is_known_by_its_script(command, script):
+    assert script_of(command) == script
+
+
+def test_the_command_of_a_process_is_the_kernels_and_of_none_it_is_empty():
+    assert command_of(os.getpid())[1:] == sys.orig_argv[1:]
+    assert command_of(2**22 + 1) == []
 
 
 @pytest.fixture
@@ -156,6 +187,15 @@ def test_a_status_arrives_as_it_is(served):
     assert run in runs()
     assert fetch(run) == shown[0]
     assert fetch(run) == shown[0]
+
+
+def test_a_run_is_described_by_what_its_user_knows_of_it(served):
+    run, shown, server = served
+    shown[0] = msgspec.structs.replace(shown[0], env="CartPole-v1")
+    script = script_of(sys.orig_argv)
+    assert describe(run) == f"pid {run.pid}, CartPole-v1, {script}"
+    server.close()
+    assert describe(run) == f"pid {run.pid}, {script}"
 
 
 def test_a_closed_run_is_not_found_and_its_thread_ends(served):

@@ -1,5 +1,6 @@
 """What `view` decides: who may see the page, what it draws, and what Prometheus reads."""
 
+import asyncio
 import json
 import pathlib
 import re
@@ -7,6 +8,7 @@ import re
 import msgspec
 import pytest
 
+from clusterenv.status.channel import Run
 from clusterenv.status.run_status import EpisodeSummary, LossSummary, WarningSummary
 from clusterenv.status.showing import Showing, decode, encode, name_for, slot_in
 from clusterenv.tools.run_table import run_table
@@ -135,6 +137,23 @@ def test_where_nothing_is_measured_nothing_is_drawn():
     news = History().add(status(host(held=None, divergence=None)))
     point = news.point
     assert point.lag is point.divergence is point.threshold is point.mean_reward is None
+
+
+# The status for scripts.
+
+
+def test_the_status_says_whether_the_run_has_ended():
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    from clusterenv.tools.view.server import Feed, Pages
+
+    feed = Feed(Run("abc123", 6), status(host()), 1.0)
+
+    snapshot = json.loads(msgspec.json.encode(status(host())))
+    for has_ended in (False, True):
+        feed.history.has_ended = has_ended
+        answer = asyncio.run(Pages(feed).status(None))
+        assert json.loads(answer.body) == {"has_ended": has_ended, **snapshot}
 
 
 # What it takes to play.

@@ -58,10 +58,14 @@ class PerAgentPolicy:
         drawn_from = {
             agent: one.distribution for agent, one in acted.items() if one.distribution is not None
         }
+        outputs = _joined_outputs({agent: one.outputs for agent, one in acted.items()})
+        # Without `rng` nothing is played: a last observation may well allow no action.
+        if rng is not None and "log_prob" in outputs and np.isnan(outputs["log_prob"]).any():
+            _blame_for_nan(acted)
         return Acted(
             {agent: one.actions for agent, one in acted.items()},
             Joint(drawn_from) if len(drawn_from) == len(acted) else None,
-            _joined_outputs({agent: one.outputs for agent, one in acted.items()}),
+            outputs,
             _joined_states({agent: one.state for agent, one in acted.items()}),
         )
 
@@ -209,6 +213,15 @@ def _joined_outputs(outputs: Mapping[str, Mapping[str, Array]]) -> dict[str, Arr
         for agent in outputs:
             del joined[f"{agent}.value"]
     return joined
+
+
+def _blame_for_nan(acted: Mapping[str, Acted]) -> None:
+    wrong = [agent for agent, one in acted.items() if np.isnan(one.outputs["log_prob"]).any()]
+    raise ValueError(
+        f"the log_prob of {', '.join(wrong)} is NaN: look for a division by 0 or the logarithm of "
+        "0 in the policy, and for a mask that allows no action. An agent that has left observes "
+        "zeros, also as its mask; allow all actions then: allowed | ~allowed.any(-1, keepdim=True)"
+    )
 
 
 def _joined_states(states: Mapping[str, Any]) -> dict[str, Array] | None:

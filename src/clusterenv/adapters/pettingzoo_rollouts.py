@@ -33,8 +33,10 @@ def by_agent(rollout: AnyFragment) -> dict[str, AnyFragment]:
             infos and before ``torch()``.
 
     Raises:
+        TypeError: If the rollout has tensors.
         ValueError: If the rollout has no infos about agents.
     """
+    rollout.refuse_tensors("by_agent")
     if not all(name in rollout.infos for name in _SAID[1:]):
         raise ValueError(
             "this rollout does not say what each agent got: wrap the envs in PettingZooEnv, and do "

@@ -19,6 +19,7 @@ EnvWrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 def _build(slot: int, make: EnvFactory, wrappers: Sequence[EnvWrapper]) -> gymnasium.Env[Any, Any]:
     with building(slot):
         env = make()
+    _refuse_what_is_no_env(env)
     for wrapper in wrappers:
         with building(slot) as site:
             wrapped = wrapper(env)
@@ -26,6 +27,16 @@ def _build(slot: int, make: EnvFactory, wrappers: Sequence[EnvWrapper]) -> gymna
                 _keep_videos_apart(wrapped, env, name_of(slot))
             env = wrapped
     return env
+
+
+def _refuse_what_is_no_env(made: Any) -> None:
+    if made is None:
+        raise TypeError("the callable returned None: it must return the env that it makes")
+    if hasattr(made, "possible_agents") and not isinstance(made, gymnasium.Env):
+        raise TypeError(
+            f"{type(made).__name__} is an env of PettingZoo: pass a callable that returns it in a "
+            "clusterenv.adapters.pettingzoo.PettingZooEnv"
+        )
 
 
 def _keep_videos_apart(

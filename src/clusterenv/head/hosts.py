@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -48,7 +49,7 @@ from clusterenv.wire.messages import (
 from clusterenv.wire.rate_limits import RateLimits
 from clusterenv.wire.versions import versions
 
-_AT_WORK: dict[int, Launcher] = {}
+_AT_WORK: weakref.WeakValueDictionary[int, Launcher] = weakref.WeakValueDictionary()
 """The launchers of all open runs, by id."""
 
 

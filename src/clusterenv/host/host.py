@@ -198,13 +198,15 @@ class LocalHost:
         if now >= self._next_check:
             self._next_check = now + _CHECK_EVERY_S
             limits = self._workers.limits
-            if self._workers.is_debugging():
+            stuck = list(find_stuck(members, limits, now))
+            late = [one for find in (overdue, find_frozen) for one in find(members, limits, now)]
+            if (stuck or late) and self._workers.is_debugging():
                 for worker in members:
                     worker.restart_clocks(now)
-            yield from find_stuck(members, limits, now)
-            for find in (overdue, find_frozen):
-                for worker, reason in find(members, limits, now):
-                    yield from self._lose(worker, reason)
+                stuck, late = [], []
+            yield from stuck
+            for worker, reason in late:
+                yield from self._lose(worker, reason)
         for worker, reason in self._workers.start_due():
             yield from self._lose(worker, reason)
 

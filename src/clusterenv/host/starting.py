@@ -11,7 +11,6 @@ import traceback
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
 import msgspec
@@ -21,6 +20,7 @@ from clusterenv.children import ChildProcess, python_environment
 from clusterenv.errors import StartupError
 from clusterenv.host.output import WorkerOutput
 from clusterenv.host.plan import WorkerSetup
+from clusterenv.host.thread_stacks import is_in_debugger, stack_of
 from clusterenv.memory.line import WorkerEnd
 from clusterenv.memory.pulse import STACKS_FOLLOW
 from clusterenv.memory.segments import kept_from_children
@@ -197,20 +197,7 @@ class ThreadStarter:
 
     def is_debugging(self) -> bool:
         """Whether a worker is inside a debugger; the others wait for their turn meanwhile."""
-        frames = sys._current_frames()
-        return any(_is_in_debugger(frames.get(thread.ident or 0)) for thread in self._threads)
-
-
-_DEBUGGERS = ("bdb", "pydevd", "_pydevd")
-"""How modules begin that a stopped thread is in: of pdb; of VS Code, PyCharm and notebooks."""
-
-
-def _is_in_debugger(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith(_DEBUGGERS):
-            return True
-        frame = frame.f_back
-    return False
+        return any(is_in_debugger(thread.ident) for thread in self._threads if thread.is_alive())
 
 
 class _WorkerThread(threading.Thread):
@@ -244,13 +231,8 @@ class _WorkerThread(threading.Thread):
 
     def log_tail(self) -> str:
         """Its last traceback; or its stack, while it runs."""
-        frames = sys._current_frames()
-        if self.ident not in frames:
-            return self._log
-        # In the format of faulthandler, which worker processes use.
-        calls = reversed(traceback.extract_stack(frames[self.ident]))
-        lines = [f'  File "{one.filename}", line {one.lineno} in {one.name}' for one in calls]
-        return "\n".join([STACKS_FOLLOW, *lines])
+        stack = stack_of(self.ident) if self.is_alive() else ""
+        return f"{STACKS_FOLLOW}\n{stack}" if stack else self._log
 
     def wait(self, deadline: float) -> None:
         self.join(max(0.0, deadline - time.monotonic()))

@@ -16,12 +16,14 @@ from clusterenv.logging.base import Log
 from clusterenv.logging.lines import Line, line_for_this_place
 from clusterenv.logging.scalars import (
     Episode,
+    ends_of,
     episode_scalars,
     episodes_of,
     hyperparameters_of,
     lag_of,
     ledger_scalars,
     loss_scalars,
+    spread,
     steps_of,
     version_scalars,
 )
@@ -124,22 +126,38 @@ class Progress:
         return len(self._recent) == _RECENT_EPISODES and self.mean_return >= target_return
 
     def collected(self, fragment: Fragment, newest: int) -> None:
-        """A fragment or rollout has come, while ``newest`` was the newest version."""
-        lag = lag_of(fragment, newest)
-        self.stepped(steps_of(fragment), episodes_of(fragment), newest, lag)
+        """A fragment or rollout has come, while ``newest`` was the newest version.
+
+        Its env steps are counted row by row, so each of its episodes ended at a step of its own.
+        """
+        episodes = list(zip(ends_of(fragment), episodes_of(fragment), strict=True))
+        self._count(steps_of(fragment), episodes, newest, lag_of(fragment, newest))
 
     def stepped(
         self, steps: int, episodes: Iterable[Episode], version: int = 0, lag: int = 0
     ) -> None:
-        """So many env steps were done, and these episodes (return, length) have ended."""
+        """So many env steps were done, and these episodes (return, length) have ended.
+
+        Where is not said: they are spread evenly over these steps.
+        """
+        ended = list(episodes)
+        self._count(steps, list(zip(spread(len(ended), steps), ended, strict=True)), version, lag)
+
+    def _count(
+        self, steps: int, episodes: Sequence[tuple[int, Episode]], version: int, lag: int
+    ) -> None:
+        before = self.step
         self.step += steps
-        for episode in episodes:
+        # A step of its own for each: TensorBoard shows one number per step.
+        for place, episode in episodes:
             self._recent.append(float(episode[0]))
-            self.scalars(episode_scalars(episode))
+            self._log(before + place, episode_scalars(episode))
         speed = (self.step - self._first_step) / max(self.seconds, 1e-9)
-        self.scalars({"charts/SPS": speed, **version_scalars(version, lag)})
+        numbers = {"charts/SPS": speed, **version_scalars(version, lag)}
         if self._recent:
+            numbers["charts/mean_return"] = self.mean_return
             self.curve.append(CurvePoint(self.step, self.seconds, self.mean_return))
+        self.scalars(numbers)
         self._open_line().show(
             self.step,
             f"{self.step:>10,} steps  {speed:>7,.0f}/s  return {self.mean_return:8.1f}  "
@@ -156,11 +174,14 @@ class Progress:
 
     def scalars(self, values: Mapping[str, float]) -> None:
         """Log numbers of your own under these names."""
+        self._log(self.step, values)
+
+    def _log(self, step: int, values: Mapping[str, float]) -> None:
         self._open_line()
         # Arrays and tensors of one number are welcome; logs get plain numbers.
         numbers = {name: float(value) for name, value in values.items()}
         for log in self._logs:
-            log.scalars(self.step, numbers)
+            log.scalars(step, numbers)
 
     def _open_line(self) -> Line:
         if self._line is None:

@@ -66,6 +66,18 @@ def episodes_of(fragment: Fragment) -> list[Episode]:
     return [(float(episodic_return), int(length)) for episodic_return, length in pairs]
 
 
+def ends_of(fragment: Fragment) -> list[int]:
+    """At which of its env steps, counted from 1, each episode ended: no two at the same one."""
+    finals, width = fragment.finals, len(fragment.slots)
+    places = zip(finals.steps, finals.columns, strict=True)
+    return [int(step) * width + int(column) + 1 for step, column in places]
+
+
+def spread(count: int, steps: int) -> list[int]:
+    """So many places among ``steps`` env steps, evenly, the last of them at the end."""
+    return [int(steps) * place // count for place in range(1, count + 1)]
+
+
 def steps_of(fragment: Fragment) -> int:
     """How many env steps it has; not ``rewards.size``, which tensors do not have."""
     return fragment.num_steps * len(fragment.slots)

@@ -23,8 +23,8 @@ _FLUSH_S = 10
 class TensorBoardLog:
     """Writes an event file, with the same tags as CleanRL.
 
-    A run that goes on at a later step gets a second event file in the same folder. TensorBoard
-    then leaves out what the first one has from that step on.
+    A run that goes on after some steps gets a second event file in the same folder, which says
+    that what the first one has of later steps is void.
 
     Args:
         folder: Where the event file goes; it is made if it does not exist.
@@ -43,7 +43,7 @@ class TensorBoardLog:
         """Make the event file; hyperparameters become a table among its texts."""
         self._writer = EventFileWriter(str(self._folder), flush_secs=_FLUSH_S)
         if first_step > 0:
-            self._add(first_step, session_log=SessionLog(status=SessionLog.START))
+            self._void_from(first_step + 1)
         if hyperparameters:
             rows = "".join(f"\n|{name}|{value}|" for name, value in hyperparameters.items())
             text = text_pb("hyperparameters/text_summary", f"|param|value|\n|-|-|{rows}")
@@ -58,6 +58,11 @@ class TensorBoardLog:
         """Write what is left; an event file does not say how a run ended."""
         if self._writer is not None:
             self._writer.close()
+
+    def _void_from(self, step: int) -> None:
+        # Twice: one of TensorBoard's readers takes the first for the start of the whole run.
+        for _ in range(2):
+            self._add(step, session_log=SessionLog(status=SessionLog.START))
 
     def _add(self, step: int, **content: Any) -> None:
         self._writer.add_event(Event(step=step, wall_time=time.time(), **content))

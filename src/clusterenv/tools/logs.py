@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from clusterenv.status.channel import Run, fetch, runs
 from clusterenv.status.run_status import HostSummary, RunStatus, WorkerSummary
-from clusterenv.tools.run_table import choose_run
+from clusterenv.tools.run_choice import choose_run
 from clusterenv.tools.worker_logs import WorkerLog
 
 _EVERY_S = 0.5
@@ -49,14 +49,20 @@ def run(arguments: argparse.Namespace) -> int:
     # The reader may have seen enough.
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
         shown.print_news(arguments.tail, to_the_end=not arguments.follow)
+        if shown.logs and not shown.has_lines:
+            _say("nothing printed yet")
         if arguments.follow:
             _follow(chosen, shown, arguments)
     return 0 if shown.logs else 1
 
 
 def _fail(text: str) -> int:
-    print(f"clusterenv logs: {text}", file=sys.stderr)
+    _say(text)
     return 1
+
+
+def _say(text: str) -> None:
+    print(f"clusterenv logs: {text}", file=sys.stderr)
 
 
 def _follow(chosen: Run, shown: _Shown, arguments: argparse.Namespace) -> None:
@@ -91,6 +97,8 @@ class _Shown:
 
     def __init__(self, has_names: bool) -> None:
         self._has_names = has_names
+        self.has_lines = False
+        """Whether any worker has printed a line."""
         self.logs: dict[str, WorkerLog] = {}
         self._reasons: dict[str, str] = {}
 
@@ -116,14 +124,15 @@ class _Shown:
 
     def _tell(self, key: str, reason: str) -> None:
         if reason not in self._reasons.values():
-            print(f"clusterenv logs: {reason}", file=sys.stderr)
+            _say(reason)
         self._reasons[key] = reason
 
     def print_news(self, tail: int | None = None, to_the_end: bool = False) -> None:
         """Print what is new; at the first look, only the last ``tail`` lines of each."""
         for log in self.logs.values():
             lines = log.read(to_the_end)
-            sys.stdout.writelines(lines if tail is None else lines[len(lines) - tail :])
+            self.has_lines |= bool(lines)
+            sys.stdout.writelines(lines if tail is None else lines[max(0, len(lines) - tail) :])
         sys.stdout.flush()
 
 

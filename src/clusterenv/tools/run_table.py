@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterenv.status.channel import Run
 from clusterenv.status.run_status import HostSummary, RunStatus, WorkerSummary
 from clusterenv.tools.tables import Table, short
 
@@ -140,21 +139,3 @@ def _often(count: int) -> str:
 def _duration(seconds: float) -> str:
     minutes, hours = int(seconds) // 60 % 60, int(seconds) // 3600
     return f"{hours}:{minutes:02}:{int(seconds) % 60:02}"
-
-
-def choose_run(runs: Sequence[Run], wanted: str | None, command: str = "top") -> Run:
-    """The run that ``wanted`` (an id, its beginning, or a pid) names; else ValueError."""
-    fitting = [
-        run for run in runs if wanted is None or run.id.startswith(wanted) or str(run.pid) == wanted
-    ]
-    if len(fitting) == 1:
-        return fitting[0]
-    if not runs:
-        raise ValueError(
-            f"no run of yours on this machine: `{command}` sees heads of the same user, in the "
-            "same network namespace (container); run it where the head runs"
-        )
-    names = ", ".join(f"{run.id} (pid {run.pid})" for run in fitting or runs)
-    if not fitting:
-        raise ValueError(f"no run {wanted!r}; there are: {names}")
-    raise ValueError(f"several runs: say which with `{command} RUN`: {names}")

@@ -13,7 +13,8 @@ from dataclasses import replace
 from clusterenv.status.channel import Run, fetch, runs
 from clusterenv.status.run_status import RunStatus
 from clusterenv.tools.keys import key_by_key, wait_for_quit
-from clusterenv.tools.run_table import choose_run, counted, run_table
+from clusterenv.tools.run_choice import choose_run, command_of, script_of
+from clusterenv.tools.run_table import counted, run_table
 from clusterenv.tools.tables import Table, as_text
 
 _ONCE_S = 0.5
@@ -60,7 +61,8 @@ def _list() -> int:
         if status is not None:
             hosts = counted(len(status.hosts), "host")
             workers = counted(status.num_workers, "worker")
-            print(f"{each.id}  pid {each.pid}  {hosts}  {workers}  {status.num_envs} envs")
+            sizes = f"{hosts}  {workers}  {status.num_envs} envs of {status.env}"
+            print(f"{each.id}  pid {each.pid}  {sizes}  {script_of(command_of(each.pid))}")
     return 0
 
 

@@ -51,8 +51,12 @@ def test_what_workers_printed_is_shown_with_their_names(launcher):
         shown = logs(envs.run_id)
         assert (shown.returncode, shown.stdout) == (0, f"worker-1.0: {PRINTED}" * 2), shown.stderr
         assert logs(envs.run_id, "--tail", "1").stdout == f"worker-1.0: {PRINTED}"
+        assert logs(envs.run_id, "--tail", "3").stdout == shown.stdout
         assert logs(envs.run_id, "--worker", "worker-1").stdout == PRINTED * 2
-        assert logs(envs.run_id, "--worker", "worker-0.0").stdout == ""
+        silent = logs(envs.run_id, "--worker", "worker-0.0")
+        assert (silent.returncode, silent.stdout) == (0, "")
+        assert silent.stderr == "clusterenv logs: nothing printed yet\n"
+        assert "nothing" not in shown.stderr
         missing = logs(envs.run_id, "--worker", "worker-7")
         assert missing.returncode == 1
         assert "no such worker; it has: worker-0.0 of host-0.0, worker-1.0" in missing.stderr

@@ -81,7 +81,9 @@ def test_a_run_can_be_watched_from_another_process_and_leaves_nothing(running):
     assert [row.split()[0] for row in rows[:3]] == ["host-0.0", "worker-0.0", "worker-1.0"]
     assert socket.gethostname() in rows[0]
     assert "first 1" in rows[-1]
-    assert f"{run}  pid {head.process.pid}" in top("--list").stdout
+    (listed,) = [line for line in top("--list").stdout.splitlines() if line.startswith(run)]
+    sizes = "1 host  2 workers  4 envs of CartPole-v1"
+    assert listed == f"{run}  pid {head.process.pid}  {sizes}  head.py sign"
     # By the pid as well, and the beginning of the id.
     assert top(str(head.process.pid), "--once").stdout.startswith(f"run {run} ")
     head.process.kill()

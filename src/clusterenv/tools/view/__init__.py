@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from clusterenv.status.channel import fetch, runs
-from clusterenv.tools.run_table import choose_run
+from clusterenv.tools.run_choice import choose_run
 from clusterenv.tools.view.access import Access, is_loopback
 
 _SHORTEST_TOKEN = 16

@@ -189,9 +189,11 @@ class Pages:
         return StreamingResponse(self._feed.events(), media_type="text/event-stream")
 
     async def status(self, request: Request) -> Response:
-        """The last snapshot, unchanged."""
-        text = msgspec.json.encode(self._feed.status)
-        return Response(text, media_type="application/json")
+        """The last snapshot, and whether the run has ended since."""
+        history = self._feed.history
+        assert history.status is not None
+        shown = {"has_ended": history.has_ended, **msgspec.structs.asdict(history.status)}
+        return Response(msgspec.json.encode(shown), media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
         """The metrics for Prometheus."""
