@@ -338,6 +338,9 @@ def test_the_page_in_a_real_browser_shows_the_run_and_agrees_with_top(seen):
         assert eventually(lambda: page.inner_text("#state") != before)
         # It fits a telephone.
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        # Values that are close together have marks that differ.
+        marks = page.evaluate("import('/charts.js').then(c => c.ticks(499, 500).map(c.short))")
+        assert marks == ["495", "500"]
         # A killed worker.
         kill(workers_of(view)[0]["pid"])
         page.wait_for_selector("#timeline li:has-text('worker-0.0 of host-0.0: killed by SIGKILL')")

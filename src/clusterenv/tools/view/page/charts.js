@@ -25,9 +25,10 @@ export function duration(seconds) {
   return `${Math.floor(whole / 3600)}:${two(Math.floor(whole / 60) % 60)}:${two(whole % 60)}`;
 }
 
-/** A few round numbers that span low … high. */
+/** A few round numbers that span low … high, far enough apart that `short` tells them apart. */
 export function ticks(low, high, count = 4) {
-  const rough = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(rough));
+  const least = Math.max(Math.abs(low), Math.abs(high)) / 100;
+  const rough = Math.max((high - low) / count, least) || 1, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= rough);
   const found = [];
   for (let n = Math.floor(low / step); n * step < high + step * 0.999; n++) found.push(n * step);
