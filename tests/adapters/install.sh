@@ -15,5 +15,5 @@ echo '*' >"$venv/.gitignore"
 # First and pinned: a plain "torch" may bring gigabytes of CUDA, and what follows accepts this.
 "$venv/bin/pip" install --quiet --constraint constraints.txt torch
 "$venv/bin/pip" install --quiet --constraint constraints.txt --editable '.[dm-env,minari,mlflow,tensorboard,wandb]' \
-    rl_games==1.6.5 tianshou==2.0.1 torchrl==0.14.1 psutil pytest pytest-timeout
+    rl_games==1.6.5 tianshou==2.0.1 torchrl==0.14.1 psutil pytest pytest-timeout hypothesis
 touch "$venv/installed"

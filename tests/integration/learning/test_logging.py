@@ -172,7 +172,7 @@ own.log({"still": "open"})
 own.finish()
 """)
     assert found["exit_code"] == 1
-    assert [list(row) for row in found["rows"]] == [
+    assert [sorted(row) for row in found["rows"]] == [
         ["charts/SPS", "charts/version", "charts/version_lag", "global_step"]
     ]
 
