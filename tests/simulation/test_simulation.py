@@ -63,6 +63,9 @@ def test_a_seed_is_a_schedule(capsys):
         # A fragment ahead came joined with others before its slot's earlier one was known as lost.
         ("liars", 219_625),
         ("remote", 365_441),
+        # A slot that was reset alone in a replacement was reset again with its neighbours, whose
+        # loss the head had not heard of, by a rollout.
+        ("remote", 475_368),
     ],
 )
 def test_schedules_that_went_wrong_once_go_well(kind, seed):

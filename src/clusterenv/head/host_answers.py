@@ -149,7 +149,10 @@ def _take_loss(host: RemoteHost, message: WorkerLost) -> Lost:
     lost = set(message.slots)
     if not lost <= set(host.slots):
         raise ProtocolError("it lost slots that are not its own")
-    if not lost.issuperset(slot for _, slots in message.voided for slot in slots):
+    # A fragment fails with any of its slots, of which some may still be there.
+    beyond = [number for number, slots in message.voided if not lost.issuperset(slots)]
+    are_forgiven = message.in_vain and all(map(host.pending.is_collect, beyond))
+    if not lost or (beyond and not are_forgiven):
         raise ProtocolError("it does not answer for slots that it did not lose")
     voided = host.pending.voided(message.voided)
     where = f"{host.whereabouts()}: "

@@ -102,10 +102,14 @@ class Pending:
 
     def collect_of(self, number: int) -> Collect:
         """The collect request with this number."""
-        request = self._open.get(number, (None, None))[0]
+        request = self._open.get(number, (None,))[0]
         if not isinstance(request, Collect):
             raise ProtocolError(f"a fragment for request {number}, which is not a pending Collect")
         return request
+
+    def is_collect(self, number: int) -> bool:
+        """Whether this is an open request for fragments."""
+        return isinstance(self._open.get(number, (None,))[0], Collect)
 
     @property
     def oldest_at(self) -> float:

@@ -84,7 +84,9 @@ class Recovery:
         if in_vain:
             lost -= self._known(voided)
         self._batch.lose_episodes(sorted(lost))
-        self._last_asked.update(dict.fromkeys(lost, self._asking.last_number))
+        # Fragments of slots that are still there fail with those of their neighbours.
+        doomed = lost | collected if lost else lost
+        self._last_asked.update(dict.fromkeys(doomed, self._asking.last_number))
         self._unreported.update(lost - collected - reset - self._to_restart)
         # Collecting again restarts these first, unless a reset does so anyway.
         self._to_restart.update(lost & collected - reset)

@@ -76,7 +76,8 @@ class Lost:
     """The slot whose env was running at the time, if known."""
     in_vain: bool = False
     """Nothing is lost now: the host was asked to work on envs that it had lost before and that
-    nobody has reset since. By now the head may know of that loss."""
+    nobody has reset since. By now the head may know of that loss. A fragment of other slots of the
+    same worker is void with theirs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,18 +122,15 @@ class WorkerRequests:
         """Those of these slots that can do it; the envs of the others were lost, which is told."""
         if isinstance(request, Reset):
             worker.not_reset.difference_update(slots)
-        is_work = isinstance(request, Step | Act | Collect)
-        if not (is_work and worker.not_reset.intersection(slots)):
+        gone = tuple(slot for slot in slots if slot in worker.not_reset)
+        if not (gone and isinstance(request, Step | Act | Collect)):
             return slots
         # A fragment has all slots of a worker. In a step, those that were reset alone go on.
-        lost = worker.not_reset.union(slots if isinstance(request, Collect) else ())
-        self._tell_in_vain(request, tuple(slot for slot in slots if slot in lost))
-        return tuple(slot for slot in slots if slot not in lost)
-
-    def _tell_in_vain(self, request: AnyRequest, slots: tuple[int, ...]) -> None:
+        undone = slots if isinstance(request, Collect) else gone
         reason = "it replaces a lost worker"
-        voided = (Voided(request, slots),)
-        self.events.append(Lost(slots, reason, reason, voided, in_vain=True))
+        voided = (Voided(request, undone),)
+        self.events.append(Lost(gone, reason, reason, voided, in_vain=True))
+        return tuple(slot for slot in slots if slot not in undone)
 
     def _ask_in_order(self, worker: Worker, request: AnyRequest, message: AnyRequest) -> None:
         """Pass on ``message``, this worker's share, so that it overtakes no fragment."""
