@@ -328,7 +328,21 @@ def test_a_loss_says_what_will_not_be_answered():
     assert head.left() == {1: {4}}
 
 
+def test_a_fragment_fails_with_a_lost_neighbour_of_slots_that_are_still_there():
+    head = Head(collect := Collect(1, tuple(OWN), 3, NEWEST))
+    (lost,) = head.hear(WorkerLost(5, (2,), "x", "x", ((1, (2, 3)),), in_vain=True))
+    assert lost.slots == (2,)
+    assert lost.voided == (Voided(collect, (2, 3)),)
+    assert head.left() == {1: {4}}
+    Head(collect).refuses(WorkerLost(5, (2,), "x", "x", ((1, (2, 3)),)))
+    Head(collect).refuses(WorkerLost(5, (), "x", "x", ((1, (2, 3)),), in_vain=True))
+
+
 LOSSES = {
+    "of no slots": WorkerLost(5, (), "x", "x"),
+    "of slots of a step that are there": WorkerLost(
+        5, (2,), "x", "x", ((1, (2, 3)),), in_vain=True
+    ),
     "of another's slots": WorkerLost(5, (0, 2), "x", "x"),
     "of another's request": WorkerLost(5, (2,), "x", "x", ((1, (2,)), (9, (2,)))),
     "of slots of a request that are there": WorkerLost(5, (2,), "x", "x", ((1, (2, 3)),)),
