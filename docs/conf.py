@@ -47,6 +47,8 @@ html_theme_options = {"navigation_with_keys": True}
 
 # The order of the source is the order in which one reads it.
 autodoc_member_order = "bysource"
+# Defaults as in the source: `sys.executable`, not the path of the Python that builds the site.
+autodoc_preserve_defaults = True
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 # `ClusterEnv(env, num_envs=64, …)` with a parameter on each line.
@@ -87,8 +89,7 @@ OF_ANY = re.compile(r"(?<=\w)\[~?(?:typing\.)?Any(?:, ~?(?:typing\.)?Any)*\]")
 
 def shortened(text):
     """`ndarray` for `ndarray[Any, dtype[float64]]`, `Env` for `Env[Any, Any]`; valid defaults."""
-    text = OF_ANY.sub("", NDARRAY.sub("ndarray", text))
-    return re.sub(r"<built-in function (\w+)>", r"\1", text.replace("<factory>", "{}"))
+    return OF_ANY.sub("", NDARRAY.sub("ndarray", text)).replace("<factory>", "{}")
 
 
 def setup(app):

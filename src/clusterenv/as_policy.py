@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,11 +54,6 @@ def wrap_module(module: Any) -> Policy:
         )
     from clusterenv.policies.torch import TorchPolicy
 
-    if _lacks_forward(module):
-        raise TypeError(
-            f"{type(module).__name__} has no forward: let it return a torch.distributions object, "
-            "or pass TorchPolicy(module, distribution=lambda module, observations: …)"
-        )
     return TorchPolicy(module)
 
 
@@ -69,11 +63,3 @@ def _advice_on(given: Any) -> str:
     return (
         "; for a policy per agent, pass clusterenv.adapters.pettingzoo.per_agent({agent: policy})"
     )
-
-
-def _lacks_forward(module: Any) -> bool:
-    """Whether calling it raises PyTorch's own NotImplementedError."""
-    base = sys.modules["torch"].nn.Module  # imported by whoever has a module
-    kind = type(module)
-    is_called_as_usual = isinstance(module, base) and kind.__call__ is base.__call__
-    return is_called_as_usual and getattr(module.forward, "__func__", None) is base.forward

@@ -11,9 +11,18 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 LEARNER, HEAD, WAIT, INFERENCE = "learner", "head", "wait", "inference"
 """What the user's thread does: its own work; ours, within a call; waiting there; and its forward
 pass, if it says so."""
+LOST = "lost"
+"""Waiting for the replacement of a worker or a host."""
+# Nobody is replaced faster, and shorter waits are many.
+_LONG_WAIT_S = 0.01
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+
+
+def nobody_is_lost() -> bool:
+    """No replacement is awaited."""
+    return False
 
 
 class Stopwatch:
@@ -35,9 +44,15 @@ class Stopwatch:
         self._clock, self._part, self._since = clock, LEARNER, 0.0
         self._seconds: dict[str, float] = {}
         self._thread = 0
+        self._is_lost, self._lost_in_call = nobody_is_lost, False
 
-    def start(self) -> None:
-        """Count what this thread, which is outside all calls, does from now on."""
+    def start(self, is_lost: Callable[[], bool] = nobody_is_lost) -> None:
+        """Count what this thread, which is outside all calls, does from now on.
+
+        ``is_lost`` is asked after long waits whether a replacement is awaited. Once it is, it is
+        until the call ends: the replacement has to do the work again.
+        """
+        self._is_lost, self._lost_in_call = is_lost, False
         self._seconds, self._since = {}, self._clock()
         self.calls, self._part, self._thread = set(), LEARNER, threading.get_ident()
         self.is_on = self.is_outside = True
@@ -51,9 +66,19 @@ class Stopwatch:
     def begin(self, part: str) -> str:
         """Begin another part; returns the one before."""
         now, last = self._clock(), self._part
-        self._seconds[last] = self._seconds.get(last, 0.0) + now - self._since
+        spent, name = now - self._since, last
+        if last == WAIT and self._waited_for_replacement(spent):
+            name = LOST
+        self._seconds[name] = self._seconds.get(name, 0.0) + spent
         self._part, self._since, self.is_outside = part, now, part == LEARNER
+        if self.is_outside:
+            self._lost_in_call = False
         return last
+
+    def _waited_for_replacement(self, waited_s: float) -> bool:
+        if not self._lost_in_call and waited_s >= _LONG_WAIT_S:
+            self._lost_in_call = self._is_lost()
+        return self._lost_in_call
 
     def call(
         self,

@@ -243,13 +243,17 @@ def test_a_value_that_needs_what_stays_at_the_head_is_an_error_and_not_stale(car
     assert not np.isnan(policy.act(np.zeros((2, 4), np.float32), None, None).outputs["value"]).any()
 
 
+def of_actor(module, observations):
+    return torch.distributions.Categorical(logits=module["actor"](observations))
+
+
 def test_what_stays_at_the_head_costs_no_bytes():
     module = torch.nn.ModuleDict(
         {"actor": torch.nn.Linear(4, 2), "critic": torch.nn.Linear(1000, 100)}
     )
     module["critic"].register_buffer("count", torch.zeros(1000, dtype=torch.int64))
     whole, acting = (
-        len(cloudpickle.dumps(TorchPolicy(module, stays_at_head=parts)))
+        len(cloudpickle.dumps(TorchPolicy(module, of_actor, stays_at_head=parts)))
         for parts in ((), ("critic",))
     )
     assert whole > 400_000
@@ -259,7 +263,8 @@ def test_what_stays_at_the_head_costs_no_bytes():
 def test_weights_that_are_shared_with_what_acts_travel():
     module = torch.nn.ModuleDict({"actor": torch.nn.Linear(4, 2), "critic": torch.nn.Linear(4, 2)})
     module["critic"].weight = module["actor"].weight
-    copy = cloudpickle.loads(cloudpickle.dumps(TorchPolicy(module, stays_at_head=("critic",))))
+    policy = TorchPolicy(module, of_actor, stays_at_head=("critic",))
+    copy = cloudpickle.loads(cloudpickle.dumps(policy))
     assert torch.equal(copy.module["actor"].weight, module["actor"].weight)
     assert copy.module["critic"].bias.isnan().all()
 

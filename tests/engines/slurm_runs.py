@@ -16,14 +16,17 @@ def nothing_runs_on(slurm):
 
 
 @contextmanager
+def allocation(slurm, monkeypatch, nodes):
+    """As a process in an allocation of the first nodes, with all their cores, sees it."""
+    slurm.run(["salloc", "--no-shell", f"--nodes={nodes}", "--ntasks-per-node=4", "--time=10"])
+    (job,) = slurm.jobs()
+    with monkeypatch.context() as patch:
+        patch.setenv("SLURM_JOB_ID", job)
+        patch.setenv("SLURM_JOB_NODELIST", f"n[1-{nodes}]")
+        patch.setenv("SLURM_JOB_CPUS_PER_NODE", f"4(x{nodes})")
+        yield job
+
+
 def whole_allocation(slurm, monkeypatch):
     """As a process in an allocation of all nodes sees it."""
-    slurm.run(["salloc", "--no-shell", "--nodes=4", "--ntasks-per-node=4", "--time=10"])
-    (job,) = slurm.jobs()
-    monkeypatch.setenv("SLURM_JOB_ID", job)
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-4]")
-    try:
-        yield job
-    finally:
-        monkeypatch.delenv("SLURM_JOB_ID")
-        monkeypatch.delenv("SLURM_JOB_NODELIST")
+    return allocation(slurm, monkeypatch, 4)

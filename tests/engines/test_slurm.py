@@ -13,7 +13,12 @@ from clusterenv import ClusterEnv, Limits, SlurmLauncher, StartupError
 from tests import inside
 from tests.contract import test_parity, transports
 from tests.engines.harness.runs import ROOT
-from tests.engines.slurm_runs import nothing_runs_on, processes_on, whole_allocation
+from tests.engines.slurm_runs import (
+    allocation,
+    nothing_runs_on,
+    processes_on,
+    whole_allocation,
+)
 from tests.environments.counting import Count
 from tests.integration.polling import eventually
 
@@ -51,6 +56,45 @@ def test_the_parity_contract_holds_with_steps_of_an_allocation(slurm, monkeypatc
         assert launcher.script().startswith("srun ")
         test_parity.assert_parity("dict", "7 on 3", "NextStep", "slurm")
         assert eventually(lambda: nothing_runs_on(slurm))
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [({"cpus_per_node": 4}, "4 steps of 4 cores"), ({}, "4 steps of a whole node each")],
+)
+def test_an_allocation_without_room_for_all_steps_is_an_error_at_once(
+    slurm, monkeypatch, options, wanted
+):
+    with allocation(slurm, monkeypatch, nodes=2):
+        began = time.monotonic()
+        message = rf"host-2.0 cannot start: .* 2 nodes \(8 cores\): no room for {wanted}"
+        with pytest.raises(StartupError, match=message) as raised:
+            ClusterEnv(Count, 8, launcher=SlurmLauncher(nodes=4, **options))
+        assert time.monotonic() - began < 20.0
+        assert str(raised.value).endswith("give the launcher nodes=2")
+        assert not raised.value.unreached
+        assert eventually(lambda: nothing_runs_on(slurm))
+
+
+def test_an_allocation_with_room_for_min_hosts_is_enough(slurm, monkeypatch, caplog):
+    with allocation(slurm, monkeypatch, nodes=2):
+        launcher = SlurmLauncher(nodes=3, cpus_per_node=4)
+        with ClusterEnv(Count, 8, launcher=launcher, min_hosts=2) as envs:
+            assert {worker.host for worker in envs.workers} == {"host-0.0", "host-1.0"}
+            envs.reset(seed=0)
+        told = [r.getMessage() for r in caplog.records if "no room" in r.getMessage()]
+        assert len(told) == 1
+        assert "starting without it" in told[0]
+
+
+def test_a_step_that_waits_for_room_is_no_host_that_cannot_reach_the_head(slurm, monkeypatch):
+    with allocation(slurm, monkeypatch, nodes=2) as job:
+        launcher = SlurmLauncher(nodes=2, cpus_per_node=4, extra=("--nodelist=n1",))
+        message = rf"1 of 2 hosts .* \(its step waits for room in job {job}, see: squeue --me -s"
+        with pytest.raises(StartupError, match=message) as raised:
+            ClusterEnv(Count, 2, launcher=launcher, limits=Limits(startup_timeout_s=12.0))
+        assert "has not reached" not in str(raised.value)
+        assert not raised.value.unreached
 
 
 @pytest.mark.parametrize("inside_allocation", [False, True], ids=["jobs", "steps"])
@@ -211,7 +255,7 @@ def test_ppo_trains_on_three_nodes_by_one_argument(slurm, monkeypatch, tmp_path)
 
 
 def test_an_unknown_partition_is_refused_in_the_words_of_sbatch(slurm):
-    with pytest.raises(StartupError, match="invalid partition specified: nowhere"):
+    with pytest.raises(StartupError, match=r"invalid partition .*: nowhere; [^\n]*\n.*`sinfo -s`"):
         ClusterEnv(Count, 2, launcher=SlurmLauncher("nowhere", nodes=2))
     assert slurm.jobs() == []
 

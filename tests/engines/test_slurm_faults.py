@@ -169,13 +169,14 @@ def test_a_link_that_is_cut_for_less_than_the_lease_is_no_loss(slurm, running):
         assert run.times_replaced == [0, 0]
 
 
-def test_hosts_hand_over_before_their_time_limit(running):
+def test_hosts_hand_over_before_their_time_limit_and_say_so(running, caplog):
     with running(time_limit=1) as run:
         run.rollout_until(lambda: all(run.times_replaced), 60.0)
         run.rollout(2)
         assert run.followed.restarts == NUM_ENVS
         # In order: it costs nothing of the budget.
         assert inside.host_restarts_that_count(run.envs) == [0, 0]
+    assert "told it to leave (SIGUSR1: a time limit or a preemption)" in caplog.text
 
 
 def test_a_run_starts_without_the_hosts_that_wait(slurm, running, caplog):

@@ -6,6 +6,7 @@ import torch
 
 from clusterenv.as_policy import AsPolicy
 from clusterenv.policies.base import Acted
+from clusterenv.policies.torch import TorchPolicy
 
 
 class Table:
@@ -58,8 +59,14 @@ class Bare(torch.nn.Module):
 @pytest.mark.parametrize("module", [Bare(), torch.nn.ModuleDict({"a": Bare()})])
 def test_a_module_without_forward_is_refused_with_what_to_do(module):
     message = r"has no forward: .*, or pass TorchPolicy\(module, distribution=lambda module, obs"
-    with pytest.raises(TypeError, match=message):
-        AsPolicy()(module)
+    for wrap in (AsPolicy(), TorchPolicy):
+        with pytest.raises(TypeError, match=message):
+            wrap(module)
+
+
+def test_a_module_without_forward_acts_by_a_distribution():
+    policy = TorchPolicy(Bare(), distribution=lambda module, observations: observations)
+    assert AsPolicy()(policy) is policy
 
 
 def test_a_forward_may_belong_to_the_object_and_a_module_may_be_called_in_its_own_way():

@@ -121,6 +121,12 @@ def test_a_machine_without_workers_needs_no_cores():
          "through to [::1]:77", "nc -vz [::1] 77"),
         (StartupError("host-0.0 was lost: killed by SIGKILL"), "SIGKILL", "log"),
         (OSError("no memory"), "no memory", "log"),
+        (StartupError("cannot submit a job for a host: sbatch: no\nuse `sinfo`; or: pray"),
+         "a host: sbatch: no", "use `sinfo`; or: pray"),
+        (StartupError("host-0.0 cannot start: job 7 would wait for ever: a: ask for less"),
+         "would wait for ever", "a: ask for less"),
+        (StartupError("host-2.0 cannot start: it has 2: no room for 4 steps; ask for more; or 2"),
+         "no room for 4 steps", "ask for more; or 2"),
     ],
 )  # fmt: skip
 def test_a_failed_start_is_explained(error, what, to_do):
@@ -128,6 +134,7 @@ def test_a_failed_start_is_explained(error, what, to_do):
     assert finding.level == PROBLEM
     assert what in finding.what
     assert to_do in finding.to_do
+    assert to_do == "log" or to_do not in finding.what
 
 
 def test_slow_lines_and_wrong_clocks_are_warnings():

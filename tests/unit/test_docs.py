@@ -98,6 +98,8 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr
     built = {path.relative_to(tmp_path / "site") for path in tmp_path.glob("site/**/*.html")}
     assert built >= {source.relative_to(DOCS).with_suffix(".html") for source in sources()}
+    # Nothing of the machine that builds it is a default value.
+    assert sys.executable not in (tmp_path / "site" / "api.html").read_text()
 
 
 def sources():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clusterenv.memory.part_times import ENV, IDLE, INFERENCE, OTHER, PARTS, PartTimes
+from clusterenv.memory.part_times import ENV, IDLE, INFERENCE, OTHER, PARTS, SERIALISE, PartTimes
 
 SECOND = 10**9
 
@@ -41,7 +41,7 @@ def test_every_moment_belongs_to_one_part(ends, clock):
     assert sum(counted.values()) == pytest.approx(10)
     # Each begins a second after the one before has had its time.
     assert counted == pytest.approx(
-        {"idle": 1 + 0, "env": 3 + 4, "inference": 2, "serialise": 0, "pull": 0, "other": 0}
+        {**dict.fromkeys(PARTS, 0), "idle": 1 + 0, "env": 3 + 4, "inference": 2}
     )
 
 
@@ -89,6 +89,28 @@ def test_every_part_has_a_word(ends):
     for part in range(len(PARTS)):
         worker.begin(part)
     assert set(host.stop()) == set(PARTS)
+
+
+def test_the_first_slot_is_told_with_the_seconds(ends):
+    host, worker = ends
+    worker.note_slots(0)
+    host.start()
+    assert host.stop()["first_slot"] == 0.0
+    worker.note_slots(8)
+    host.start()
+    assert host.stop()["first_slot"] == 8.0
+
+
+def test_who_works_on_the_next_request_has_no_answer_to_wait_with(ends, clock):
+    host, worker = ends
+    host.start()
+    worker.answer()
+    assert host.answered_at == clock[0]
+    worker.take_up(OTHER)
+    assert host.answered_at == 0
+    worker.answer()
+    worker.begin(SERIALISE)
+    assert host.answered_at == clock[0]
 
 
 def test_what_runs_without_a_host_is_never_counted():

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterenv.host.plan import WorkerLimits
-from clusterenv.host.slowness import find_frozen, find_stuck, stack_in
+from clusterenv.host.slowness import find_frozen, find_stuck, may_be_in_env, stack_in
 from clusterenv.host.worker import Asked
 from clusterenv.memory.pulse import STACKS_FOLLOW, Pulse
 from clusterenv.protocol.requests import Act, Call, Collect, Evaluate, Newest, Reset, Step
@@ -25,7 +25,17 @@ Current thread 0x1 (most recent call first):
 
 Thread 0x2 (most recent call first):
   File "/home/me/env.py", line 7 in step
+  File "/x/clusterenv/worker/stepper.py", line 164 in _run_and_land
   File "/x/clusterenv/worker/loop.py", line 4 in run
+"""
+IMPORTS = """\
+  File "/y/torch/__init__.py", line 9 in <module>
+  File "<frozen importlib._bootstrap>", line 1176 in _find_and_load
+"""
+UNPICKLES = '  File "/x/clusterenv/worker/acting.py", line 160 in _take_policy\n'
+ACTS = """\
+  File "/home/me/policy.py", line 7 in forward
+  File "/x/clusterenv/worker/sampler.py", line 133 in _ask
 """
 
 
@@ -67,6 +77,27 @@ def test_who_shows_its_stacks_is_told_once_with_slot_and_stack():
     )
     worker.pulse.beat(100.0, 0.5, 1)
     assert told(100.5, worker) == []
+
+
+def stacks(main):
+    """What the log has of a main thread with these lines."""
+    before, _, _ = STACKS.partition('  File "/home')
+    return before + main
+
+
+@pytest.mark.parametrize("main", [IMPORTS + UNPICKLES, IMPORTS + "  ...\n", UNPICKLES, ACTS])
+def test_whose_stack_is_not_in_an_env_is_told_without_a_slot(main):
+    worker = PaperWorker(Collect(1, (0,), 5, NEWEST), log=stacks(main), slot=3)
+    worker.pulse.beat(31.0, 0.5, 1)
+    assert "in a fragment; it counts" in told(31.5, worker)[0]
+
+
+def test_who_may_be_in_an_env_is_told_with_its_slot():
+    in_env = '  File "/home/me/env.py", line 7 in step\n'
+    stepper = '  File "/x/clusterenv/worker/stepper.py", line 164 in _run\n'
+    assert may_be_in_env(stacks(IMPORTS + in_env + stepper + UNPICKLES))
+    assert may_be_in_env(stacks(in_env * 100 + "  ...\n"))
+    assert may_be_in_env("printed\n")
 
 
 def test_who_showed_its_stacks_and_is_at_something_else_by_now_is_not_told():

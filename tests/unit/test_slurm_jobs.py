@@ -11,7 +11,7 @@ from clusterenv.errors import StartupError
 from clusterenv.launchers.base import Order, Status
 from clusterenv.launchers.slurm import SlurmLauncher, commands
 from clusterenv.launchers.slurm import jobs as slurm_jobs
-from clusterenv.launchers.slurm.commands import SlurmError, submit
+from clusterenv.launchers.slurm.commands import SlurmError, steps_of, submit
 from clusterenv.launchers.slurm.jobs import SlurmJobs
 from clusterenv.launchers.slurm.keeper import Keeper
 from clusterenv.launchers.slurm.text import JobRequest
@@ -193,7 +193,8 @@ def test_a_replacement_that_cannot_be_submitted_ends_but_does_not_raise(slurm, l
 
 def test_the_first_job_that_cannot_be_submitted_raises(slurm, launch):
     slurm.silent = True
-    with pytest.raises(StartupError, match="Unable to contact slurm controller"):
+    message = "Unable to contact slurm controller\nSlurm's controller does not answer: try"
+    with pytest.raises(StartupError, match=message):
         launch(["a"])
 
 
@@ -247,6 +248,12 @@ def sbatch(tmp_path, monkeypatch):
         program.chmod(0o755)
 
     return make
+
+
+def test_steps_are_listed_by_name_without_those_that_wait(monkeypatch):
+    shown = "  7.0 host-0.0 \n7.interactive interactive\n7.TBD host-1.0\n"
+    monkeypatch.setattr(commands, "ask", lambda argv, timeout_s: shown)
+    assert steps_of("7") == [("7.0", "host-0.0"), ("7.interactive", "interactive")]
 
 
 @pytest.fixture

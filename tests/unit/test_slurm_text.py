@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from clusterenv.launchers.base import Status
+from clusterenv.launchers.slurm.refusals import advice_on_refusal
 from clusterenv.launchers.slurm.text import (
     JobRequest,
     QueuedJob,
@@ -164,6 +165,26 @@ def test_a_request_that_can_never_be_met_says_what_to_change(reason, advice):
     assert status.is_queued
     assert status.reason.startswith(f"job 7 is PENDING ({reason}) and would wait for ever: ")
     assert advice in status.reason
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("error: invalid partition specified: nowhere; sbatch: failed", "partition="),
+        ("Invalid account or account/partition combination specified", "account="),
+        ("Invalid qos specification", "qos="),
+        ("Invalid feature specification", "constraint="),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "time_limit="),
+        ("Requested node configuration is not available", "cpus_per_node="),
+        ("Memory specification can not be satisfied", "mem_per_node="),
+        ("Invalid generic resource (gres) specification", "gpus_per_node="),
+        ("Job violates accounting/QOS policy (job submit limit, … time limits)", "qos="),
+        ("Unable to contact slurm controller (connect failure)", "scontrol ping"),
+        ("The moon is in the wrong place", "launcher.script()"),
+    ],
+)
+def test_a_refusal_of_sbatch_says_what_to_change(said, advice):
+    assert advice in advice_on_refusal(f"sbatch: error: {said}")
 
 
 @pytest.mark.parametrize(

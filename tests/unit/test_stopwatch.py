@@ -6,7 +6,7 @@ import pytest
 
 from clusterenv.host.late_answers import LateAnswers
 from clusterenv.memory.part_times import ENV, IDLE, OTHER, PARTS, SERIALISE, PartTimes
-from clusterenv.stopwatch import HEAD, INFERENCE, LEARNER, WAIT, Stopwatch, timed
+from clusterenv.stopwatch import HEAD, INFERENCE, LEARNER, LOST, WAIT, Stopwatch, timed
 
 
 class Clock:
@@ -104,6 +104,29 @@ def test_a_forward_pass_can_be_told_apart(clock):
     clock.passes(7)
     watch.begin(before)
     assert watch.stop()[INFERENCE] == 7
+
+
+def test_waits_for_a_replacement_are_lost_until_the_call_ends(clock, envs):
+    watch, is_lost = envs._stopwatch, iter([False, True, False])
+    watch.start(lambda: next(is_lost))
+
+    def waits_twice():
+        envs.inner()
+        clock.passes(1)
+        envs.inner()
+
+    watch.call("rollout", envs.inner)
+    watch.call("rollout", waits_twice)
+    watch.call("rollout", envs.inner)
+    assert watch.stop() == {LEARNER: 0, HEAD: 1, WAIT: 20, LOST: 20}
+
+
+def test_nobody_asks_after_a_short_wait_who_is_lost(clock):
+    watch = Stopwatch(clock)
+    watch.start(lambda: pytest.fail("that costs time"))
+    watch.begin(WAIT)
+    clock.passes(0.001)
+    assert watch.stop()[WAIT] == pytest.approx(0.001)
 
 
 def test_nothing_is_counted_before_and_after(clock, envs):
@@ -211,6 +234,26 @@ def test_workers_wait_for_the_last_of_those_that_were_asked(clock):
     clock.passes(5_000)
     late.note(workers)
     assert [late.seconds_of(worker) for worker in workers] == pytest.approx([3e-6, 2e-6, 0])
+
+
+def test_a_worker_that_is_at_work_again_waits_for_nobody(clock):
+    """Asked twice, for a policy and then a fragment, it answered only the first."""
+    late, workers = LateAnswers(clock), [Worker(0), Worker(1)]
+    ends = [PartTimes(memoryview(bytearray(8 * PartTimes.SIZE)).cast("q"), clock) for _ in workers]
+    for end in ends:
+        end.start()
+    late.note(workers)
+    for worker, end in zip(workers, ends, strict=True):
+        clock.passes(1)
+        end.take_up(OTHER)
+        end.answer()
+        end.take_up(OTHER)
+        worker.answered_at = end.answered_at
+    clock.passes(4_000)
+    ends[1].answer()
+    workers[1].answered_at = ends[1].answered_at
+    late.note(workers)
+    assert [late.seconds_of(worker) for worker in workers] == [0, 0]
 
 
 def test_a_worker_tells_when_it_has_answered(times, clock):

@@ -11,14 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
+from clusterenv.head.fleet import Fleet, Presence
 from clusterenv.head.session import Session
 from clusterenv.launchers.base import cores
-from clusterenv.profile import VARIABLE, Profile, report
+from clusterenv.profile import FIRST_SLOT, VARIABLE, Profile, report
+from clusterenv.sharing import in_words
 from clusterenv.stopwatch import INFERENCE
 
 _ASK_TIMEOUT_S = 10.0
 # In these calls the user's thread does not wait for all slots at once.
 _NOT_IN_LOCKSTEP = frozenset({"recv", "stream"})
+_NOT_READY = frozenset({"ordered", "joining", "lost"})
 
 
 def is_profile_wanted() -> bool:
@@ -26,23 +29,68 @@ def is_profile_wanted() -> bool:
     return os.environ.get(VARIABLE, "") not in ("", "0")
 
 
+class _Losses:
+    """The workers and hosts that were replaced since it was made."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._by_host: dict[str, int] = {}
+        self._by_place: dict[str, int] = {}
+        self._before = (0, 0)
+        self._before = self.count()
+
+    def count(self) -> tuple[int, int]:
+        """How many workers, and how many hosts."""
+        self._look()
+        workers, hosts = self._totals()
+        return workers - self._before[0], hosts - self._before[1]
+
+    def is_replacement_awaited(self) -> bool:
+        """Whether another one was replaced since the last look, or is still being replaced."""
+        known = self._totals()
+        is_missing = any(map(_is_missing, self._look()))
+        return is_missing or self._totals() != known
+
+    def _totals(self) -> tuple[int, int]:
+        return sum(self._by_host.values()), sum(self._by_place.values())
+
+    def _look(self) -> Sequence[Presence]:
+        hosts = [host for host in self._fleet.survey() if host.slots]
+        for host in hosts:
+            replaced = sum(worker.incarnation for worker in host.workers)
+            # A host that has just come does not know its workers yet.
+            self._by_host[host.name] = max(replaced, self._by_host.get(host.name, 0))
+            self._by_place[host.name.rpartition(".")[0]] = host.restarts
+        return hosts
+
+
+def _is_missing(host: Presence) -> bool:
+    """Whether this host, or a worker of it, is a replacement that is not ready yet."""
+    if host.restarts and host.state in _NOT_READY:
+        return True
+    return any(worker.incarnation and worker.state in _NOT_READY for worker in host.workers)
+
+
 class Profiler:
     """Times what happens inside ``with``; then :attr:`result` says where the time went.
 
-    Only workers that were there all the time count.
+    ``print`` it for a table and advice. Only workers that were there all the time count.
     """
 
     def __init__(self, session: Session) -> None:
         self._session, self._fleet = session, session.fleet
         self._stopwatch = session.fleet.stopwatch
         self._began, self._rows = 0.0, 0
+        self._losses: _Losses | None = None
         self._kept: object = None
         self.result: Profile | None = None
+        """The seconds; None until it has ended."""
 
     def __enter__(self) -> Profiler:
         self._session.profile(on=True, timeout_s=_ASK_TIMEOUT_S)
+        self._losses = losses = _Losses(self._fleet)
         self._rows, self._began = self._count_rows(), time.perf_counter()
-        self._stopwatch.start()
+        self._stopwatch.start(losses.is_replacement_awaited)
         return self
 
     def __exit__(
@@ -66,6 +114,7 @@ class Profiler:
         calls, fleet = frozenset(self._stopwatch.calls), self._fleet
         here = {socket.gethostname()}
         are_here = {host.machine for host in fleet.survey() if host.slots} == here
+        lost_workers, lost_hosts = (0, 0) if self._losses is None else self._losses.count()
         return Profile(
             wall_s=wall_s,
             steps=steps,
@@ -76,7 +125,21 @@ class Profiler:
             num_envs=self._session.num_envs,
             num_workers=len(fleet.workers),
             cores=cores() if are_here else None,
+            names=self._names_of(workers),
+            lost_workers=lost_workers,
+            lost_hosts=lost_hosts,
         )
+
+    def _names_of(self, workers: Sequence[dict[str, float]]) -> list[str]:
+        """The name and the slots of each, of those that are still there with these slots."""
+        several = len(self._fleet.hosts) > 1
+        names = {
+            float(one.slots.start): f"{one.name}{f' of {one.host}' if several else ''}"
+            f" ({in_words(one.slots)})"
+            for one in self._fleet.workers
+            if one.slots
+        }
+        return [names.get(worker.get(FIRST_SLOT, -1.0), "a worker") for worker in workers]
 
     @contextmanager
     def inference(self) -> Iterator[None]:
@@ -124,5 +187,6 @@ def _behind_s(workers: Sequence[dict[str, float]]) -> float:
     waited at least as long as it was busier in total.
     """
     idle_s = [worker["idle"] for worker in workers]
-    behind_s = sum(worker["behind"] for worker in workers) / len(workers)
+    # Who waits is idle: what is counted elsewhere must not be counted again.
+    behind_s = sum(min(worker["behind"], worker["idle"]) for worker in workers) / len(workers)
     return max(behind_s, sum(idle_s) / len(idle_s) - min(idle_s))

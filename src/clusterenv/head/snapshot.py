@@ -6,6 +6,8 @@ import os
 import socket
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from clusterenv.head.episodes import EpisodeLog
 from clusterenv.head.fleet import Fleet, Presence
@@ -69,7 +71,22 @@ class Snapshots:
 
 
 def _name_of_env(settings: Settings) -> str:
-    return settings.spec.id if settings.spec else type(settings.backend).__name__
+    """The id, the names of the callables that make the envs, or the kind of backend."""
+    if settings.spec:
+        return settings.spec.id
+    factories = getattr(settings.backend, "factories", {})
+    names = dict.fromkeys(map(_name_of_callable, factories.values()))
+    if not names:
+        return type(settings.backend).__name__
+    first, *others = names
+    return f"{first} and {len(others)} more" if others else first
+
+
+def _name_of_callable(make: Any) -> str:
+    while isinstance(make, partial):
+        make = make.func
+    name = getattr(make, "__qualname__", type(make).__qualname__)
+    return str(name).replace("<locals>.", "")[:_LONGEST_TEXT]
 
 
 class _HostRecords:

@@ -16,6 +16,9 @@ _HUNG_GRACE_S = 2.0
 _MOST_LINES = 20
 _TIMEOUT = "Timeout ("
 """The beginning of what faulthandler writes when code holds the GIL."""
+_OURS = "/clusterenv/worker/"
+_STEPS_ENVS = f"{_OURS}stepper.py"
+_IMPORT = "<frozen importlib._bootstrap>"
 _DOING = {
     Step: "a step",
     Act: "a step",
@@ -79,12 +82,13 @@ def _limit_of(worker: Worker, limits: WorkerLimits) -> tuple[str, float]:
 
 
 def _in_words(worker: Worker, seconds: float, others: str, limits: WorkerLimits) -> str:
-    slot, (limit, allowed_s) = worker.current_slot, _limit_of(worker, limits)
+    log, (limit, allowed_s) = worker.running.log_tail(), _limit_of(worker, limits)
     kinds = [type(asked.request) for asked in worker.asked.values()]
     doing = _DOING.get(kinds[0], "a call") if kinds else "what it does"
     doing = doing if worker.is_ready else "building its envs"
+    slot = worker.current_slot if may_be_in_env(log) else None
     where = "" if slot is None else f", in the env of slot {slot}"
-    stack = _stack_of(worker)
+    stack = stack_in(log)
     shown = f"\nIts stack, the last call first:\n{stack}" if stack else ""
     return (
         f"{worker.whereabouts()} has made no progress for {seconds:.0f} s in {doing}{where}"
@@ -98,17 +102,30 @@ def _stack_of(worker: Worker) -> str:
 
 def stack_in(log: str) -> str:
     """The stacks that were written to a log last, the main thread's first."""
+    lines = "\n".join(_threads_in(log)).splitlines()
+    return "\n".join([line for line in lines if not _is_ours(line)][:_MOST_LINES])
+
+
+def may_be_in_env(log: str) -> bool:
+    """Whether an env may be running, by the last stacks in the log; a worker notes only which env
+    was running last."""
+    main = "".join(_threads_in(log)[:1])
+    ours = [line for line in main.splitlines() if _OURS in line]
+    # A deep stack is cut, and then does not show who called.
+    return _STEPS_ENVS in ours[0] if ours else _IMPORT not in main
+
+
+def _threads_in(log: str) -> list[str]:
+    """The stack of each thread, as they were written last, the main thread's first."""
     start = max(log.rfind(STACKS_FOLLOW), log.rfind(_TIMEOUT))
     if start < 0:
-        return ""
+        return []
     _, _, text = log[start:].partition("\n")
     blocks = [block.strip("\n") for block in text.split("\n\n")]
     # The main thread is written last, and the thread that watches it is of no interest.
-    threads = [block for block in reversed(blocks) if block and "lifeline.py" not in block]
-    lines = "\n".join(threads).splitlines()
-    return "\n".join([line for line in lines if not _is_ours(line)][:_MOST_LINES])
+    return [block for block in reversed(blocks) if block and "lifeline.py" not in block]
 
 
 def _is_ours(line: str) -> bool:
     """Whether a line of a stack is about the worker itself and not about the user's code."""
-    return "/clusterenv/worker/" in line or '"<frozen runpy>"' in line
+    return _OURS in line or '"<frozen runpy>"' in line

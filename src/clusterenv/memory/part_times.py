@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PARTS = ("idle", "env", "inference", "serialise", "pull", "other")
-IDLE, ENV, INFERENCE, SERIALISE, PULL, OTHER = range(len(PARTS))
+PARTS = ("idle", "env", "inference", "serialise", "pull", "other", "import")
+IDLE, ENV, INFERENCE, SERIALISE, PULL, OTHER, IMPORT = range(len(PARTS))
 
 _NANOSECONDS = 1e-9
 
@@ -23,8 +23,8 @@ class PartTimes:
         clock: Returns the time in nanoseconds, the same for all processes of a machine.
     """
 
-    SIZE = 4 + len(PARTS)
-    _ON, _PART, _SINCE, _ANSWERED, _COUNTS = range(5)
+    SIZE = 5 + len(PARTS)
+    _ON, _PART, _SINCE, _SLOT, _ANSWERED, _COUNTS = range(6)
 
     def __init__(self, words: memoryview, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._words, self._clock = words, clock
@@ -50,18 +50,33 @@ class PartTimes:
         words[self._COUNTS + words[self._PART]] += now - words[self._SINCE]
         words[self._PART], words[self._SINCE] = part, now
 
+    def take_up(self, part: int) -> None:
+        """Like :meth:`begin`, for a request: until its answer, the worker has none to wait with."""
+        words = self._words
+        if words[self._ON]:
+            self.begin(part)
+            words[self._ANSWERED] = 0
+
     def answer(self) -> None:
-        """Note that the worker has answered, and is idle until it is asked again."""
+        """Note that the worker has answered, and is idle until it is asked again.
+
+        Best noted before the answer goes out: the host may ask again before the worker goes on.
+        """
         words = self._words
         if words[self._ON]:
             self.begin(IDLE)
             words[self._ANSWERED] = words[self._SINCE]
 
+    def note_slots(self, first: int) -> None:
+        """Note the first of the worker's slots, whether it is on or not."""
+        # Zero is that of a worker that has none yet.
+        self._words[self._SLOT] = first + 1
+
     # The host's side.
 
     @property
     def answered_at(self) -> int:
-        """When the worker last answered while it was on."""
+        """When the worker last answered while it was on; 0 while it works on the next request."""
         return int(self._words[self._ANSWERED])
 
     def start(self) -> None:
@@ -73,11 +88,14 @@ class PartTimes:
         words[self._ON] = 1
 
     def stop(self) -> dict[str, float]:
-        """The seconds of each part since :meth:`start`; empty if it was not on."""
+        """The seconds of each part since :meth:`start`, and ``first_slot``; empty if it was off."""
         words = self._words
         if not words[self._ON]:
             return {}
         words[self._ON] = 0
         counts = [words[self._COUNTS + part] for part in range(len(PARTS))]
         counts[words[self._PART]] += max(0, self._clock() - words[self._SINCE])
-        return {part: count * _NANOSECONDS for part, count in zip(PARTS, counts, strict=True)}
+        seconds = {part: count * _NANOSECONDS for part, count in zip(PARTS, counts, strict=True)}
+        if words[self._SLOT]:
+            seconds["first_slot"] = float(words[self._SLOT] - 1)
+        return seconds

@@ -82,7 +82,9 @@ class TorchPolicy:
     def _assert_signatures_fit(self) -> None:
         arguments = ["observations"] + ["state"] * (self._state_shapes is not None)
         if self._distribution is _call_module:
-            _assert_takes(unwrap(self.module).forward, "the module's forward", arguments)
+            module = unwrap(self.module)
+            _assert_has_forward(module)
+            _assert_takes(module.forward, "the module's forward", arguments)
         else:
             _assert_takes(self._distribution, "distribution", ["module", *arguments])
         if self._value is not None:
@@ -187,6 +189,17 @@ class TorchPolicy:
         device = self._a_parameter.device
         if device.type == "cpu":
             _act_by_numpy(self.module)
+
+
+def _assert_has_forward(module: nn.Module) -> None:
+    """TypeError if calling it raised PyTorch's own NotImplementedError."""
+    kind, base = type(module), nn.Module
+    is_called_as_usual = isinstance(module, base) and kind.__call__ is base.__call__
+    if is_called_as_usual and getattr(module.forward, "__func__", None) is base.forward:
+        raise TypeError(
+            f"{kind.__name__} has no forward: let it return a torch.distributions object, "
+            "or pass TorchPolicy(module, distribution=lambda module, observations: …)"
+        )
 
 
 def _assert_takes(function: Callable[..., Any], name: str, arguments: list[str]) -> None:

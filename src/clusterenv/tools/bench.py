@@ -11,11 +11,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import gymnasium
+
+from clusterenv.construction import choose_backend
 from clusterenv.env import ClusterEnv
+from clusterenv.errors import ClusterEnvError
 from clusterenv.policies.numpy import NumpyPolicy
 from clusterenv.profile import VARIABLE, Profile
 from clusterenv.randomness import SlotRandom
-from clusterenv.tools.bench_policy import bench_policy
+from clusterenv.tools.bench_policy import bench_policy, why_no_policy
 from clusterenv.tools.launcher_choice import HELP, launcher_from
 from clusterenv.tools.profile_table import profile_table, recommend
 from clusterenv.tools.tables import as_text
@@ -45,20 +49,42 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, and print a table and advice."""
     if arguments.what.endswith(".py"):
         _run_script(arguments)
+    if refusal := unknown_env(arguments.what):
+        return _refuse(refusal)
     try:
         launcher = launcher_from(arguments.launcher)
         envs = ClusterEnv(
             arguments.what, arguments.num_envs, arguments.num_workers, launcher=launcher
         )
-    except (TypeError, ValueError) as error:
-        print(f"clusterenv bench: {error}", file=sys.stderr)
-        return 1
+    except (TypeError, ValueError, ImportError, gymnasium.error.Error, ClusterEnvError) as error:
+        return _refuse(f"{error}")
     with envs:
         profiles = dict(measure(envs, arguments))
+        spaces = envs.single_observation_space, envs.single_action_space
+    told = recommend(profiles)
+    if "rollout" not in profiles:
+        told.append(why_no_policy(*spaces))
     print(as_text(profile_table(arguments.what, profiles)))
-    for line in recommend(profiles):
+    for line in told:
         print(f"-> {line}")
     return 0
+
+
+def _refuse(reason: str) -> int:
+    print(f"clusterenv bench: {reason}", file=sys.stderr)
+    return 1
+
+
+def unknown_env(env: str) -> str:
+    """What is wrong with the id, in the words of ``doctor``; empty if nothing is."""
+    try:
+        choose_backend(env, 1, (), {})
+    except Exception as error:  # its module is imported, too
+        return (
+            f"this machine does not know {env!r} ({type(error).__name__}: {error}): write "
+            "MODULE:ID so that the module that registers it is imported, and install it"
+        )
+    return ""
 
 
 def _run_script(arguments: argparse.Namespace) -> NoReturn:

@@ -18,7 +18,8 @@ from clusterenv.policies.numpy import NumpyPolicy, Weights
 def bench_policy(
     observation_space: Space[Any], action_space: Space[Any], hidden: int
 ) -> NumpyPolicy | None:
-    """A policy with two hidden layers; None for spaces that it does not know."""
+    """A policy with two hidden layers; None for spaces that it does not know, see
+    :func:`why_no_policy`."""
     if not isinstance(observation_space, Box):
         return None
     inputs = math.prod(observation_space.shape)
@@ -30,6 +31,16 @@ def bench_policy(
         bounds = {"low": action_space.low, "high": action_space.high}
         return NumpyPolicy(_gaussian, {**weights, **bounds})
     return None
+
+
+def why_no_policy(observation_space: Space[Any], action_space: Space[Any]) -> str:
+    """Why only ``step`` is measured where :func:`bench_policy` returns None."""
+    kinds = [type(space).__name__ for space in (observation_space, action_space)]
+    return (
+        "rollout and stream were not measured: bench's own policy takes Box observations and "
+        f"Discrete or bounded Box actions, and these are {kinds[0]} and {kinds[1]}; a script with "
+        "your policy can be measured: python -m clusterenv bench SCRIPT.py"
+    )
 
 
 def _layers(sizes: list[int]) -> dict[str, Array]:

@@ -19,6 +19,8 @@ from clusterenv.wire.invitation import Invitation
 _TICK_S = 0.5
 # A silent head counts as gone after up to four fifths of the lease.
 _LEFT_OF_LEASE = 0.2
+# Slurm sends it ahead of both, as the launcher asks it to; other signals have more meanings.
+_MEANS = {"SIGUSR1": "SIGUSR1: a time limit or a preemption"}
 
 
 class HostLifeline(threading.Thread):
@@ -39,13 +41,22 @@ class HostLifeline(threading.Thread):
         self._watch_input, self._exit_without_head = watch_input, exit_without_head
         self._parent = os.getppid()
         self._in_contact_at = time.monotonic()
-        self.leaves_on = ""
-        """The signal after which this host hands its slots over; set by its handler."""
+        self._told_by = ""
+
+    @property
+    def leaves_on(self) -> str:
+        """The signal after which this host hands its slots over, and what it means."""
+        return _MEANS.get(self._told_by, self._told_by)
+
+    @leaves_on.setter
+    def leaves_on(self, name: str) -> None:
+        """Note the name of the signal that has come."""
+        self._told_by = name
 
     @property
     def last_words(self) -> str:
         """What to say of a host that was told to leave, once the head has taken its slots."""
-        return f"{self.leaves_on}: handed its slots over and ended"
+        return f"{self._told_by}: handed its slots over and ended"
 
     def run(self) -> None:
         """Tick until something ends the process."""

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import Space
 
 from clusterenv.arrays import Array
-from clusterenv.memory.part_times import OTHER, PULL, PartTimes
+from clusterenv.memory.part_times import IMPORT, OTHER, PULL, PartTimes
 from clusterenv.memory.weights import WeightStore
 from clusterenv.policies.copy import PolicyCopy
 from clusterenv.protocol.policies import TakePolicy
@@ -155,6 +155,7 @@ class Acting:
         assert introduced is not None, "the host asked for a policy before it sent one"
         if introduced.policy_id == self._policy_id:
             return
+        place.times.begin(IMPORT)
         translator = self._translator
         # Nothing changes until all this has worked: else the old policy would act as the new one.
         copies = [PolicyCopy(pickle.loads(introduced.policy), introduced.layout) for _ in range(2)]

@@ -29,7 +29,7 @@ class CalledSteps:
         line, rows, request = self._line, self._rows, call.request
         times, is_timed = self._times, self._times.is_on
         if is_timed:
-            times.begin(SERIALISE)
+            times.take_up(SERIALISE)
         actions, landing = rows.begin(request, slots, call.dtype)
         if is_timed:
             times.begin(ENV)
@@ -42,10 +42,11 @@ class CalledSteps:
         if says_more:
             line.leave(rows.rest(request, outcome))
         line.has_spoken = False
+        if is_timed:
+            # Before the flag: the host may call again before this worker goes on.
+            times.answer()
         if self._raise_flag(call, says_more):
             line.wake_host()
-        if is_timed:
-            times.answer()
         line.make_way()
         if is_timed:
             times.begin(SERIALISE)

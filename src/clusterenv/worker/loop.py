@@ -101,7 +101,7 @@ class WorkerLoop:
         self._envs = self._desk = None
 
     def _handle(self, message: Message | _HandOut) -> None:
-        self._times.begin(OTHER)
+        self._times.take_up(OTHER)
         try:
             self._do(message)
         except Exception as error:
@@ -173,6 +173,7 @@ class WorkerLoop:
     def _lay_out(self, message: MapRows) -> None:
         assert self._envs is not None
         build, error = self._envs.build, ""
+        self._times.note_slots(build.slots[0])
         try:
             self._desk = Desk(self._envs, message, self._line, self.deadlines)
             if "CLUSTERENV_WORKER" in os.environ:
@@ -228,7 +229,7 @@ class WorkerLoop:
             self._batches.send(message.request, slots, actions)
             return
         outcome = self._stepper.step(slots, actions, desk.rows.landing(message.request, slots))
-        self._times.begin(SERIALISE)
+        self._note_answer()
         desk.answers.give(message.request, slots, outcome)
         desk.newest.note_rows(slots)
 
@@ -291,6 +292,7 @@ class WorkerLoop:
             return
         kinds = tuple((array.dtype.str, array.shape) for array in arrays.values())
         reply = Collected(message.request, version, tuple(arrays), kinds)
+        self._note_answer()
         self._line.send(reply, [bytes_of(array) for array in arrays.values()])
 
     def _evaluate(self, message: Evaluate) -> None:
@@ -310,10 +312,15 @@ class WorkerLoop:
             acting.forget(desk.newest.ended(slots))
         self._times.begin(ENV)
         outcome = self._stepper.step(slots, actions, desk.rows.landing(request, slots))
-        self._times.begin(SERIALISE)
+        self._note_answer()
         acting.note_ends(slots, outcome)
         desk.answers.give_acted(request, slots, outcome, acted)
         desk.newest.note_rows(slots)
+
+    def _note_answer(self) -> None:
+        """Note an answer before it goes out: the host may ask again before this worker goes on."""
+        self._times.answer()
+        self._times.begin(SERIALISE)
 
     # Trouble.
 

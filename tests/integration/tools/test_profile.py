@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Discrete
 from clusterenv import ClusterEnv, Limits, LocalLauncher
 from clusterenv.memory.part_times import PARTS
 from clusterenv.policies.numpy import NumpyPolicy
-from clusterenv.profile import shares
+from clusterenv.profile import advise, report, shares, slowest
 from clusterenv.status.channel import Run, fetch
 from clusterenv.tools.bench_policy import bench_policy
 from tests import inside
@@ -39,6 +39,19 @@ class SlowPolicy(NumpyPolicy):
     def act(self, observations, state, rng):
         time.sleep(0.01)
         return super().act(observations, state, rng)
+
+
+class SlowToImport(NumpyPolicy):
+    """As one of PyTorch is, in a process that has not imported it."""
+
+    def __setstate__(self, state):
+        time.sleep(0.3)
+        self.__dict__.update(state)
+
+
+class LargeInfos(Sleepy):
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, False, False, {"debug": np.zeros(250_000, np.uint8)}
 
 
 def policy(kind=NumpyPolicy):
@@ -153,6 +166,7 @@ def test_a_slow_worker_is_seen_as_waiting_for_it():
         # Three of four wait nearly all of the time.
         assert largest(result) == "wait"
         assert shares(result)["env"] < 0.45
+        assert "worker-3.0 (slot 3): env " in report(result)
 
 
 def test_a_slow_policy_is_seen_on_the_workers_and_in_a_stream():
@@ -179,7 +193,39 @@ def test_a_worker_that_was_replaced_does_not_count():
                 if number == 2:
                     os.kill(inside.worker_pid(envs, "worker-1.0"), 9)
                 envs.step(np.zeros(2, np.int64))
-        assert len(profile.result.workers) == 1
+        result = profile.result
+        assert len(result.workers) == 1
+        assert result.names == ["worker-0.0 (slot 0)"]
+        assert result.lost_workers == 1
+        assert result.head["lost"] > 0.05
+        assert largest(result) == "lost"
+        assert "-> 1 worker was lost, and the run waited for replacements" in str(profile)
+
+
+def test_the_time_before_a_policy_acts_is_counted_once():
+    with ClusterEnv(sleepy(0, 0.02), num_workers=2) as envs:
+        acting = policy(SlowToImport)
+        with envs.profile() as profile:
+            envs.reset(seed=0)
+            for _ in range(3):
+                # Asked again at once, before the slower worker goes on.
+                envs.rollout(acting, 4)
+            time.sleep(0.1)
+        result = profile.result
+        assert all(seconds["import"] > 0.5 for seconds in result.workers)
+        assert all(seconds["other"] < 0.1 for seconds in result.workers)
+        assert result.behind_s < 0.4
+        learned = result.head["learner"] / result.wall_s
+        assert shares(result)["learner"] == pytest.approx(learned, abs=0.03)
+
+
+def test_large_infos_are_told_from_pulls():
+    with ClusterEnv(LargeInfos, num_envs=4, num_workers=2) as envs:
+        acting = policy()
+        result = profiled(envs, lambda n: [envs.rollout(acting, 8) for _ in range(n)])
+        told = " ".join(advise(result))
+        assert "infos=False" in told
+        assert "pulls" not in told
 
 
 def test_workers_of_several_hosts_are_asked():
@@ -188,6 +234,7 @@ def test_workers_of_several_hosts_are_asked():
         result = profiled(envs, lambda n: [envs.step(actions) for _ in range(n)])
         assert len(result.workers) == 4
         assert sorted(seconds["env"] > 0.1 for seconds in result.workers) == [False] * 3 + [True]
+        assert "worker-1.0 of host-1.0 (slot 3): env " in slowest(result)
         assert result.steps == 80
         assert result.head["wait"] > 0.1
 
@@ -204,6 +251,8 @@ def test_a_host_that_was_lost_does_not_count():
                     os.kill(fetch(Run(envs.run_id, os.getpid())).hosts[1].pid, 9)
                 envs.step(np.zeros(2, np.int64))
         assert len(profile.result.workers) == 1
+        assert profile.result.lost_hosts == 1
+        assert profile.result.head["lost"] > 0.05
 
 
 def test_an_error_within_leaves_no_profile_and_no_timers():
@@ -217,7 +266,7 @@ def test_an_error_within_leaves_no_profile_and_no_timers():
         envs.step(np.zeros(1, np.int64))
 
 
-def clusterenv(*arguments):
+def clusterenv(*arguments, **options):
     return subprocess.run(
         [sys.executable, "-m", "clusterenv", *arguments],
         check=False,
@@ -225,6 +274,7 @@ def clusterenv(*arguments):
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         timeout=100,
+        **options,
     )
 
 
@@ -266,3 +316,29 @@ def test_bench_says_what_is_wrong_with_its_arguments():
     done = clusterenv("bench", "CartPole-v1", "--launcher", "nowhere:Launcher")
     assert done.returncode == 1
     assert "No module named 'nowhere'" in done.stderr
+
+
+def test_bench_says_of_an_unknown_id_what_doctor_says():
+    done, doctor = clusterenv("bench", "Nope-v0"), clusterenv("doctor", "--env", "Nope-v0")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    said = done.stderr.strip().removeprefix("clusterenv bench: ")
+    assert said.startswith("this machine does not know 'Nope-v0' (NameNotFound: ")
+    assert said.replace("): write", ") -> write") in doctor.stdout
+
+
+def test_bench_says_why_it_measures_steps_only(tmp_path):
+    (tmp_path / "dicts.py").write_text(
+        "import gymnasium as gym\n"
+        "class Env(gym.Env):\n"
+        "    observation_space = gym.spaces.Dict({'x': gym.spaces.Discrete(3)})\n"
+        "    action_space = gym.spaces.Discrete(2)\n"
+        "    def reset(self, **_): return {'x': 0}, {}\n"
+        "    def step(self, _): return {'x': 0}, 0.0, False, False, {}\n"
+        "gym.register('Dicts-v0', entry_point='dicts:Env')\n"
+    )
+    arguments = ["--num-envs", "2", "--num-workers", "1", "--seconds", "0.2"]
+    done = clusterenv("bench", "dicts:Dicts-v0", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "-> rollout and stream were not measured: " in done.stdout
+    assert "these are Dict and Discrete" in done.stdout

@@ -8,9 +8,11 @@ import socket
 import subprocess
 import sys
 import termios
+from functools import partial
 
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from clusterenv import ClusterEnv, LocalLauncher
 from clusterenv.policies.copy import PolicyCopy
@@ -196,6 +198,19 @@ def test_hosts_of_their_own_are_seen():
         assert eventually(lambda: fetch(run).hosts[1].state == "ready")
         second = fetch(run).hosts[1]
         assert (second.name, second.restarts) == ("host-1.1", 1)
+
+
+def test_a_run_of_callables_is_shown_by_their_names():
+    def make():
+        return CartPoleEnv()
+
+    several = [CartPoleEnv, partial(CartPoleEnv, render_mode=None), make]
+    name = "test_a_run_of_callables_is_shown_by_their_names.make"
+    for envs_given, shown in [(several[:2], "CartPoleEnv"), (several, "CartPoleEnv and 1 more")]:
+        with ClusterEnv(envs_given, launcher="in-process", num_workers=1) as envs:
+            assert fetch(Run(envs.run_id, os.getpid())).env == shown
+    with ClusterEnv(make, num_envs=2, launcher="in-process", num_workers=1) as envs:
+        assert fetch(Run(envs.run_id, os.getpid())).env == name
 
 
 def test_episodes_losses_and_warnings_are_seen():

@@ -81,6 +81,15 @@ def queue(jobs: Sequence[str], form: str) -> str:
         raise
 
 
+def steps_of(job: str) -> list[tuple[str, str]]:
+    """The id and the name of each step of a job that has begun and not ended."""
+    form = ["--noheader", "--steps", f"--jobs={job}", "--format=%i %j"]
+    rows = ask(["squeue", *form], timeout_s=_LOOK_TIMEOUT_S).splitlines()
+    steps = [row.strip().partition(" ") for row in rows]
+    # Some versions also show those that wait, as 77.TBD.
+    return [(step, name.strip()) for step, _, name in steps if not step.endswith(".TBD")]
+
+
 def show_job(job: str) -> str:
     """What scontrol knows about a job; empty once Slurm has forgotten it."""
     try:

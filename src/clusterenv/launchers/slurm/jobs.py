@@ -23,6 +23,7 @@ from clusterenv.launchers.slurm.commands import (
     submit,
 )
 from clusterenv.launchers.slurm.keeper import Keeper
+from clusterenv.launchers.slurm.refusals import advice_on_refusal
 from clusterenv.launchers.slurm.text import (
     ENDED,
     SQUEUE_FORMAT,
@@ -114,7 +115,9 @@ class SlurmJobs:
             list(pool.map(lambda order: self._submit(order, keeper), orders))
         failures = [job.latest.reason for job in self._jobs() if not job.id]
         if failures and not self._has_started:
-            raise StartupError(f"cannot submit a job for a host: {failures[0]}")
+            said = "; ".join(failures[0].splitlines())
+            advice = advice_on_refusal(said)
+            raise StartupError(f"cannot submit a job for a host: {said}\n{advice}")
         self._has_started = True
 
     def _submit(self, order: Order, keeper: Keeper) -> None:

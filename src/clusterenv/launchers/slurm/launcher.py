@@ -40,8 +40,8 @@ class SlurmLauncher:
         python: The Python to run on the nodes. By default the path of the head's own.
         prefix: What to put before it: ``("apptainer", "exec", "image.sif")``.
         environment: Environment variables for the workers, on top of the head's own.
-        notice_s: How long before the time limit hosts hand their slots over. Slurm may add half a
-            minute.
+        notice_s: How long before the time limit hosts leave, and their slots start over in new
+            jobs. Slurm may add half a minute.
         extra: More arguments for sbatch (or srun): ``("--nodelist=n1", "--reservation=r")``.
         log_dir: Where each host's log goes (``host-0.0.log`` …): a folder that the nodes see too.
             By default a temporary one in ``~/.cache``; errors show the end of the log.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from clusterenv.counts import check_count
 from clusterenv.launchers.base import Status
+from clusterenv.launchers.slurm.refusals import advice_on_waiting
 
 SQUEUE_FORMAT = "%A|%T|%r|%N"
 ENDED = frozenset(
@@ -34,21 +35,6 @@ _ADVICE = {
     "TIMEOUT": ": raise time_limit, or leave more time to go with notice_s",
     "NODE_FAIL": ": the node failed",
 }
-_CANNOT_START = {
-    "AccountNotAllowed": "the partition does not take account=: choose another of the two",
-    "BadConstraints": "no node has what the job asks for: check constraint= and extra=",
-    "InvalidAccount": "Slurm does not know account=: see `sacctmgr show associations user=$USER`",
-    "InvalidQOS": "Slurm does not know qos=: see `sacctmgr show qos`",
-    "PartitionConfig": "no node of the partition is large enough: ask for less with "
-    "cpus_per_node=, mem_per_node= or gpus_per_node=, or choose another partition; see `sinfo -Nl`",
-    "PartitionNodeLimit": "the partition does not take jobs of this many nodes, and each host is "
-    "a job of one node: choose another partition, or check extra=",
-    "PartitionTimeLimit": "the partition's limit is shorter: lower time_limit=, or choose another "
-    "partition; see `sinfo -o '%P %l'`",
-    "QOSNotAllowed": "the partition does not take qos=: choose another of the two",
-}
-"""Reasons for which a job is pending and never starts, however long it waits."""
-_LARGER_THAN_ALLOWED = re.compile(r"(?:Assoc|QOS)Max\w+PerJob(?:Limit)?")
 _MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _TIME_LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
@@ -203,11 +189,7 @@ class QueuedJob:
     @property
     def never_starts(self) -> str:
         """Why it waits for something that cannot happen, and what to do; empty if it may start."""
-        if not self.is_pending:
-            return ""
-        if _LARGER_THAN_ALLOWED.fullmatch(self.reason):
-            return "no job may be this large or long: ask for less, or choose another qos="
-        return _CANNOT_START.get(self.reason, "")
+        return advice_on_waiting(self.reason) if self.is_pending else ""
 
     @property
     def has_ended(self) -> bool:

@@ -17,6 +17,12 @@ _PACKAGES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
+_REFUSALS = {
+    "cannot submit a job for a host: ": "\n",
+    "would wait for ever": ": ",
+    "no room for ": "; ",
+}
+"""Words of an engine that started nothing, and what separates them from what to do."""
 
 
 def explain_startup(error: Exception) -> Finding:
@@ -41,8 +47,18 @@ def explain_startup(error: Exception) -> Finding:
             f"on a host's machine try: nc -vz {' '.join(address.rsplit(':', 1))}; allow that port, "
             "or choose others with network=Network(interface=…, advertise_host=…, port=…)",
         )
-    what = " ".join(text.split())
-    return problem(f"host: {what}", "fix what its log says; no env has been built yet")
+    what, to_do = _refusal_in(text)
+    return problem(f"host: {' '.join(what.split())}", to_do)
+
+
+def _refusal_in(text: str) -> tuple[str, str]:
+    """What went wrong, and what to do: a refusal says so itself, and has no log."""
+    for words, separator in _REFUSALS.items():
+        _, _, rest = text.partition(words)
+        _, _, advice = rest.partition(separator)
+        if advice:
+            return text.removesuffix(f"{separator}{advice}"), advice
+    return text, "fix what its log says; no env has been built yet"
 
 
 def explain_env(env: str, where: str, tried: dict[str, object]) -> Finding:
