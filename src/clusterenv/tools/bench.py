@@ -13,13 +13,13 @@ from typing import Any, NoReturn
 
 import gymnasium
 
-from clusterenv.construction import choose_backend
 from clusterenv.env import ClusterEnv
 from clusterenv.errors import ClusterEnvError
 from clusterenv.policies.numpy import NumpyPolicy
 from clusterenv.profile import VARIABLE, Profile
 from clusterenv.randomness import SlotRandom
 from clusterenv.tools.bench_policy import bench_policy, why_no_policy
+from clusterenv.tools.env_choice import ADVICE, UnknownEnvError, backend_of
 from clusterenv.tools.launcher_choice import HELP, launcher_from
 from clusterenv.tools.profile_table import profile_table, recommend
 from clusterenv.tools.tables import as_text
@@ -49,13 +49,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, and print a table and advice."""
     if arguments.what.endswith(".py"):
         _run_script(arguments)
-    if refusal := unknown_env(arguments.what):
-        return _refuse(refusal)
     try:
+        backend_of(arguments.what)
         launcher = launcher_from(arguments.launcher)
         envs = ClusterEnv(
             arguments.what, arguments.num_envs, arguments.num_workers, launcher=launcher
         )
+    except UnknownEnvError as error:
+        return _refuse(f"{error}: {ADVICE}")
     except (TypeError, ValueError, ImportError, gymnasium.error.Error, ClusterEnvError) as error:
         return _refuse(f"{error}")
     with envs:
@@ -73,18 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _refuse(reason: str) -> int:
     print(f"clusterenv bench: {reason}", file=sys.stderr)
     return 1
-
-
-def unknown_env(env: str) -> str:
-    """What is wrong with the id, in the words of ``doctor``; empty if nothing is."""
-    try:
-        choose_backend(env, 1, (), {})
-    except Exception as error:  # its module is imported, too
-        return (
-            f"this machine does not know {env!r} ({type(error).__name__}: {error}): write "
-            "MODULE:ID so that the module that registers it is imported, and install it"
-        )
-    return ""
 
 
 def _run_script(arguments: argparse.Namespace) -> NoReturn:

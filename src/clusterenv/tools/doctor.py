@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Iterator
 
 from clusterenv.backends.base import Backend
-from clusterenv.construction import choose_backend, choose_num_workers
+from clusterenv.construction import choose_num_workers
 from clusterenv.tools.checks.findings import Finding, has_problems, ok, problem, verdict, warning
 from clusterenv.tools.checks.machine import MachineFacts, machine_facts, memory_trouble
 from clusterenv.tools.checks.machine_checks import check_machine, check_rows
 from clusterenv.tools.checks.port_checks import check_port
 from clusterenv.tools.checks.worker_checks import Question, check_workers
+from clusterenv.tools.env_choice import ADVICE, UnknownEnvError, backend_of
 from clusterenv.tools.launcher_choice import HELP, launcher_from
 from clusterenv.wire.addresses import Network
 
@@ -103,11 +104,7 @@ def _question(arguments: argparse.Namespace) -> Question | Finding:
 
 
 def _backend(env: str) -> Backend | Finding:
-    """Find the backend: the head needs to know the id, though the workers build the env."""
     try:
-        return choose_backend(env, 1, (), {})[0]
-    except Exception as error:
-        return problem(
-            f"env: this machine does not know {env!r} ({type(error).__name__}: {error})",
-            "write MODULE:ID so that the module that registers it is imported, and install it",
-        )
+        return backend_of(env)
+    except UnknownEnvError as error:
+        return problem(f"env: {error}", ADVICE)
