@@ -1,5 +1,7 @@
 """A rollout ahead survives the loss of a worker: what the other slots collect is kept."""
 
+from collections import Counter
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +11,7 @@ from clusterenv.head.collecting import Collecting
 from clusterenv.head.fragment_box import FragmentBox
 from clusterenv.head.owed import Owed
 from clusterenv.host.events import Voided
+from clusterenv.protocol.fragments import FragmentPart
 from clusterenv.protocol.requests import Collect, Newest, Reset
 from clusterenv.sync.ledger import Ledger
 from tests.unit.test_recovery import NUM_ENVS, Scene
@@ -93,6 +96,27 @@ def test_what_comes_joined_for_the_wrong_rollout_is_dropped_and_counted():
     run.collecting.wait_for(0, patience_s=1e-3)
     assert run.num_abandoned == 1
     assert run.ledger.dropped_steps > 0
+
+
+def test_what_comes_joined_in_a_stream_costs_no_slot_a_fragment_under_way():
+    run = PaperRun()
+    run.is_closed = False
+    early = tuple(sorted(set(EVERY).difference(LOST)))
+
+    def pump(timeout_s):
+        match run.collects():
+            case [one]:
+                run.fragments.put(FragmentPart(one, LOST, 1, {}))
+            case [one, two]:
+                joined = ((one.request, early), (two.request, LOST))
+                run.fragments.put(FragmentPart(one, EVERY, 1, {}, joined=joined))
+
+    run.pump = pump
+    with closing(run.collecting.stream(3, in_flight=4)) as stream:
+        assert next(stream).slots == LOST
+        asked = Counter(slot for one in run.collects() for slot in one.slots)
+    # Four of each, and one more of those whose fragment was taken.
+    assert asked == {slot: 4 + (slot in LOST) for slot in EVERY}
 
 
 def test_who_owes_what_is_known_by_slot_and_request():

@@ -195,7 +195,8 @@ class Collecting:
     def _count(self) -> None:
         """Count the fragments that have come, perhaps in another wait, and those that will not."""
         for part in self._fragments.take_arrived():
-            self._owed.settle(part.request.request, part.slots)
+            for number, slots in part.answers:
+                self._owed.settle(number, slots)
             self._note_pace(part)
         recovery = self._session.recovery
         for missing in self._fragments.take_missing():

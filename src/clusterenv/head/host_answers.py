@@ -108,7 +108,7 @@ def _take_fragment(
         )
     slots = ascending(message.slots)
     arrays = _read_arrays(message, frames, checks, request.num_steps)
-    part = FragmentPart(request, slots, message.version, arrays)
+    part = FragmentPart(request, slots, message.version, arrays, joined=tuple(answers))
     checks.check_part(part)
     for other in others:
         checks.check_joined(part, other)

@@ -42,6 +42,13 @@ class FragmentPart:
     arrays: dict[str, Array]
     release: Callable[[], None] = field(default=_nothing, repr=False)
     """To be called when the arrays, which may be in shared memory, are no longer needed."""
+    joined: tuple[tuple[int, Sequence[int]], ...] = ()
+    """The numbers of the requests that it answers, each with its slots, if there are several."""
+
+    @property
+    def answers(self) -> tuple[tuple[int, Sequence[int]], ...]:
+        """The numbers of the requests that it answers, each with its slots."""
+        return self.joined or ((self.request.request, self.slots),)
 
     def __lt__(self, other: FragmentPart) -> bool:
         return self.request.request < other.request.request

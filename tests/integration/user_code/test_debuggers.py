@@ -42,7 +42,7 @@ class Debugged(gym.Env):
         self.steps += 1
         if self.steps == 2:
             if self.thinking_s is None:
-                breakpoint()
+                pdb.set_trace()
             else:
                 pdb.Pdb(stdin=Typist(self.thinking_s), stdout=io.StringIO()).set_trace()
         return self.steps, 0.0, False, False, {}
