@@ -198,7 +198,7 @@ def test_a_report_has_every_share_and_the_advice():
     assert "\n-> envs take 90 %" in text
 
 
-@pytest.mark.parametrize("name", RARE)
+@pytest.mark.parametrize("name", sorted(RARE))
 def test_rare_shares_are_shown_where_they_are_something(name):
     rare = replace(profile(worker(env=5, idle=4) | {"import": 1.0}), head={"lost": 1.0})
     assert f" {name}  10.0 %" in report(rare)
